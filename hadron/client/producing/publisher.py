@@ -205,8 +205,7 @@ class Publisher:
         if not accumulator.in_flight or not accumulator.has_open or self._eager:
             sender.pump()
         elif self._lingering is not None:
-            self._lingering.set()
-            self._lingering = None
+            self._begin_to_linger()
         if (
             self.buffer.only is None
             and record.partition is None
@@ -240,6 +239,8 @@ class Publisher:
         self._watch()
         self.buffer.bytes += batch.added
         sender.pump()
+        if accumulator.has_open and self._lingering is not None:
+            self._begin_to_linger()
         return batch, index
 
     def last_sequences(self) -> dict[str, int]:
@@ -445,6 +446,12 @@ class Publisher:
         if self._resting is not None:
             self._resting.set()
             self._resting = None
+
+    def _begin_to_linger(self) -> None:
+        """Records gather behind a batch that is under way."""
+        assert self._lingering is not None
+        self._lingering.set()
+        self._lingering = None
 
     async def _watch_linger(self) -> None:
         """While a batch is under way others gather records, but not for longer than the linger.

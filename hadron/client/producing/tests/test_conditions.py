@@ -26,6 +26,7 @@ from hadron.model.errors import (
 from hadron.model.limits import PRODUCER_WINDOW
 from hadron.model.record import NewRecord
 from hadron.model.schema import INDEXED, SchemaObject, StreamSpec
+from hadron.partition.controller import Controller
 
 PID = b"n" * 16
 
@@ -110,7 +111,7 @@ def test_a_refusal_is_final_where_the_offset_is_higher(
 ) -> None:
     """Another copy of it is on its way: it may still find what it expects."""
     to = accumulator()
-    wanted = expected.get("expect_offset", expected.get("expect_key_offset"))
+    wanted = int(expected.get("expect_offset", expected.get("expect_key_offset", 0)))
     batch = to.add_conditional(NewRecord(b"v", **expected), 1, 0.0)
     take(to)
     to.refused(batch, ConnectionLostError("lost"))
@@ -346,3 +347,22 @@ async def test_a_name_is_claimed_at_every_partition(tmp_path: Path) -> None:
                 assert (await second.send(b"2", key=keys[US], sequence=2)).offset == 1
         assert await logged(client, EU) == [b"0", b"2"]
         assert await logged(client, US) == [b"1", b"2"]
+
+
+async def test_numbered_records_do_not_gather_for_longer_than_others(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The first one is not answered: `acks="all"`, say, and a node is away."""
+    async with declared(tmp_path, (EU,)) as (cluster, client):
+        opening = client.producer("s", name="n", delivery_timeout_s=2)
+        producer = await opening.__aenter__()
+        accumulator = producer._publisher._router.senders[0].accumulator
+        monkeypatch.setattr(Controller, "_release", lambda _: None)
+        publisher = producer._publisher
+        await cluster.wait_for("nothing gathers", lambda: publisher._lingering is not None)
+        await producer.send_soon(b"1", sequence=1)
+        assert accumulator.in_flight == 1
+        await producer.send_soon(b"2", sequence=2)
+        await cluster.wait_for("sent", lambda: accumulator.in_flight == 2, patience_s=1)
+        with pytest.raises(OutcomeUnknownError):
+            await opening.__aexit__(None, None, None)
