@@ -20,6 +20,7 @@ from hadron.model.errors import (
     MetadataBehindError,
     NotFoundError,
     NotLeaderError,
+    NotReadyError,
     SchemaError,
 )
 from hadron.model.ids import MAX_EPOCH
@@ -41,7 +42,7 @@ META, EU, US = "meta", "eu/p0", "us/p0"
 ON_EU = StreamSpec(partitions=(EU,))
 APPLY, DELETE, GET = method("ApplySchema"), method("DeleteObjects"), method("GetObjects")
 WATCH, PRODUCE, SUBSCRIBE = method("WatchSchema"), method("Produce"), method("Subscribe")
-TOPOLOGY = method("Topology")
+TOPOLOGY, OFFSETS = method("Topology"), method("Offsets")
 
 
 async def apply(cluster: Cluster, *objects: tuple[str, str, Spec], at: str = META) -> Any:
@@ -589,6 +590,23 @@ async def test_a_shorter_retention_is_refused_where_a_deposed_leader_tells_of_no
         async with meta.connection("n1") as connection:
             with pytest.raises(SchemaError, match="did not tell"):
                 await connection.request(APPLY, shorter)
+
+
+@pytest.mark.parametrize("partition", [EU, META])
+async def test_that_nothing_is_kept_is_said_by_who_is_followed(
+    tmp_path: Path, clock: MockClock, partition: str
+) -> None:
+    """Also where the stream has no partition, as far as this leader knows."""
+    async with running_cluster(tmp_path, {META: 1, EU: 3}) as cluster:
+        stream_id, eu = await stream(cluster, "s", partition), cluster[EU]
+        await in_step(cluster)
+        kept = streams_pb2.OffsetsRequest(stream_id=stream_id, with_bytes=True, confirmed=True)
+        async with eu.connection("n1") as connection:
+            answer, _ = await connection.request(OFFSETS, kept)
+            assert [each.bytes for each in answer.partitions] == [0]
+            cluster.cut([eu.host("n1")], map(eu.host, ("n2", "n3")))
+            with pytest.raises(NotReadyError, match="1 of 3 members answered"):
+                await connection.request(OFFSETS, kept)
 
 
 async def test_what_a_leader_asks_of_other_sets_says_who_asks(
