@@ -10,7 +10,8 @@ import trio
 
 from hadron.metadata.driver import SchemaDriver
 from hadron.metadata.pusher import ReplicaSets
-from hadron.model.errors import MetadataBehindError, PeerError
+from hadron.model.errors import FrameError, MetadataBehindError, PeerError
+from hadron.node.pipelines.other_leaders import offsets_of
 from hadron.serving.leading import Leading
 from hadron.state.streams.retention import Kept, kept
 from hadron.wire.messages import Method, method, streams_pb2
@@ -66,11 +67,23 @@ def schema_driver(
             except MetadataBehindError:
                 # It has not heard of this stream yet, and soon will have.
                 await trio.sleep(_ADOPTED_WITHIN_S)
-        there = answer.partitions[0] if len(answer.partitions) == 1 else None
-        if there is None or not there.HasField("bytes"):
-            raise PeerError(f"{partition} does not tell how many bytes it has kept")
-        older = max(0, there.at_offset - there.first_offset)
-        return Kept(there.next_offset - there.first_offset, older, there.bytes)
+        return _kept_at(partition, answer)
 
     metadata = "" if owner == name else owner
     return SchemaDriver(controller, leading.catalog, known_sets, seek, count_kept, metadata)
+
+
+def _kept_at(partition: str, answer: streams_pb2.OffsetsResponse) -> Kept:
+    """As the leader of a partition tells. Raises `PeerError` where it does not."""
+    there = offsets_of(partition, answer)
+    if not there.HasField("bytes"):
+        raise PeerError(f"{partition} does not tell how many bytes it has kept")
+    if there.first_offset > min(there.at_offset, there.next_offset):
+        # Less than nothing, it would be taken off what others have.
+        raise FrameError(
+            f"{partition} begins at offset {there.first_offset}, behind {there.at_offset} or "
+            f"{there.next_offset}"
+        )
+    return Kept(
+        there.next_offset - there.first_offset, there.at_offset - there.first_offset, there.bytes
+    )

@@ -146,13 +146,7 @@ class LeaderSource:
             confirmed=confirmed,
         )
         answer, _ = await self._answer(_OFFSETS, request)
-        there: streams_pb2.OffsetsResponse.Partition
-        if len(answer.partitions) != 1:
-            raise FrameError(
-                f"the leader of {self._partition} told of {len(answer.partitions)} partitions of a "
-                "stream, not of one"
-            )
-        (there,) = answer.partitions
+        there = offsets_of(self._partition, answer)
         self._next_offset = check_number("offset", there.next_offset)
         return there
 
@@ -162,6 +156,18 @@ class LeaderSource:
             return Gap(there.first_offset, NO_BALLOT, is_truncated=False)
         ballot = ballot_from(there.ballot) if there.HasField("ballot") else NO_BALLOT
         return Gap(there.next_offset, ballot, is_truncated=True)
+
+
+def offsets_of(
+    partition: str, answer: streams_pb2.OffsetsResponse
+) -> streams_pb2.OffsetsResponse.Partition:
+    """What the leader of a partition tells of it. Raises `FrameError` when that is not of one."""
+    if len(answer.partitions) != 1:
+        raise FrameError(
+            f"the leader of {partition} told of {len(answer.partitions)} partitions of a stream, "
+            "not of one"
+        )
+    return answer.partitions[0]
 
 
 def _batches(

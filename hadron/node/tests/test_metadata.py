@@ -530,7 +530,7 @@ async def test_a_partition_that_comes_back_loses_nothing_that_nobody_has_counted
         assert [len(each.value) async for each in client.read("s")] == [2_000] * 3
 
 
-@pytest.mark.parametrize("answer", ["older", "lost", "behind", "nothing"])
+@pytest.mark.parametrize("answer", ["older", "lost", "behind", "none", "two", "less than nothing"])
 async def test_a_shorter_retention_is_refused_where_a_leader_cannot_tell(
     tmp_path: Path, clock: MockClock, monkeypatch: pytest.MonkeyPatch, answer: str
 ) -> None:
@@ -542,9 +542,15 @@ async def test_a_shorter_retention_is_refused_where_a_leader_cannot_tell(
         if answer == "behind":
             raise MetadataBehindError("this node knows the schema at index 0, not yet at 1")
         told = await asked(self, replica_set, called, request)
-        for each in told.partitions:
-            each.ClearField("bytes")
-        return told if answer != "nothing" else streams_pb2.OffsetsResponse()
+        (there,) = told.partitions
+        if answer == "older":
+            there.ClearField("bytes")
+        elif answer == "less than nothing":
+            there.first_offset = there.next_offset = 9
+        else:
+            copies = {"none": 0, "two": 2}[answer]
+            told = streams_pb2.OffsetsResponse(partitions=[there] * copies)
+        return told
 
     monkeypatch.setattr(Discovery, "ask_leader", ask)
     async with running_cluster(tmp_path, {META: 1, EU: 1}) as cluster, cluster.client() as client:
