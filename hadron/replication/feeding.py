@@ -316,7 +316,8 @@ class Feeding:
         self.on_moved()
 
     def peer_fenced(self, name: str, promised: Ballot) -> None:
-        if promised > self.ballot:
+        # The promise may be the next ballot's own: a late answer must not end that.
+        if not self._has_ended and promised > self.ballot:
             self.on_fenced(
                 FencedError(
                     f"{name} has promised ballot {promised}, this leader has {self.ballot}",

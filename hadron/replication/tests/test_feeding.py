@@ -90,6 +90,15 @@ def test_a_higher_promise_is_told_and_an_equal_one_is_not() -> None:
     assert "n2 has promised ballot" in told[0].message
 
 
+def test_a_late_promise_ends_no_later_ballot() -> None:
+    """What it would end is this node's next leadership, which the promise may be for."""
+    made, told = Leading(), list[FencedError]()
+    made.feeding.on_fenced = told.append
+    made.feeding.stop()
+    made.feeding.peer_fenced("n2", Ballot(1, 3))
+    assert not told
+
+
 async def test_bodies_behind_its_copy_are_kept_for_who_fetches_one(mock_clock: MockClock) -> None:
     made = Leading()
     feeding = made.feeding
