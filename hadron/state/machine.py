@@ -225,6 +225,7 @@ class Feature:
         declared: by kind of object: it was declared, or has changed.
         deleted: by kind of object: it is gone.
         leftovers: by kind of object: drop some of what a deleted one has left.
+        opened: a stream has got a partition here.
         trimmed: retention has moved the beginning of a stream's partition here.
         finished: a participant of a transaction that is driven here has finished.
         checks: what a verification of the tables asks of them; each is given the report.
@@ -239,6 +240,7 @@ class Feature:
     declared: Mapping[str, Declared] = field(default_factory=dict)
     deleted: Mapping[str, Deleted] = field(default_factory=dict)
     leftovers: Mapping[str, Leftovers] = field(default_factory=dict)
+    opened: Declared | None = None
     trimmed: Trimmed | None = None
     finished: Finished | None = None
     checks: tuple[Callable[[Report], Check], ...] = ()
@@ -367,6 +369,12 @@ class StateMachine:
         for feature in self.features:
             if feature.finished is not None:
                 feature.finished(context, lsn, participant, results)
+
+    def open(self, context: Context, item: SchemaObject) -> None:
+        """A stream has got a partition here."""
+        for feature in self.features:
+            if feature.opened is not None:
+                feature.opened(context, item)
 
     def trim(self, context: Context, stream_id: int, first_offset: int) -> None:
         """A stream's partition begins later now."""

@@ -150,9 +150,10 @@ FEATURE: Final = Feature(
         RetryInstances: retries.apply_retry_instances,
     },
     statements=STATEMENTS,
-    declared={"Stream": pipeline_inputs.adopt_stream, "Pipeline": _adopt},
+    declared={"Pipeline": _adopt},
     deleted={"Stream": wait_inputs.close_stream, "Pipeline": _close},
     leftovers={"Pipeline": _drop_some},
+    opened=pipeline_inputs.adopt_stream,
     trimmed=_skip_below,
     finished=publishing.finished,
 )

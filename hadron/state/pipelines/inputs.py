@@ -18,7 +18,6 @@ from hadron.model.pipelines import PipelineSpec
 from hadron.model.ports import Database
 from hadron.model.schema import SchemaObject
 from hadron.model.units import parse_time_ms
-from hadron.state.events import PartitionOpened
 from hadron.state.machine import Command, Context, NoChange
 from hadron.state.names import label_of
 from hadron.state.pipelines import backfills, instances, wait_inputs, waits
@@ -98,8 +97,6 @@ def adopt(context: Context, pipeline_id: int, spec: PipelineSpec, stream_id: int
 
 def adopt_stream(context: Context, item: SchemaObject) -> None:
     """A stream has got a partition here: pipelines consume it from its beginning on."""
-    if context.events[-1:] != [PartitionOpened(item.id)]:
-        return
     rows: list[Any] = context.db.execute(
         f"SELECT id, spec FROM {SCHEMA_OBJECT} WHERE kind = 'Pipeline' AND namespace = ?"
         " ORDER BY id",

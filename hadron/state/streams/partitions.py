@@ -228,6 +228,7 @@ def _open(context: Context, item: SchemaObject) -> None:
         )
         if context.db.changes():
             context.emit(PartitionOpened(item.id))
+            context.machine.open(context, item)
 
 
 def _close(context: Context, stream_id: int) -> bool:

@@ -11,6 +11,8 @@ from hadron.model.ids import NO_BALLOT, Ballot
 from hadron.model.pipelines import PipelineSpec, StreamInput, StreamOutput, StreamPipelineSpec
 from hadron.model.schema import StreamSpec
 from hadron.state import schema
+from hadron.state.features import FEATURES
+from hadron.state.machine import Event, Feature, StateMachine
 from hadron.state.pipelines import views
 from hadron.state.pipelines.inputs import (
     MoveInput,
@@ -80,7 +82,14 @@ class TestInputs:
         pipe.submit(DeleteObjects(schema.current_index(pipe.db), (there,)))
         assert start_of(pipe.db, there) is None
 
-    def test_a_partition_that_comes_later_is_consumed_from_its_beginning_on(self) -> None:
+    @pytest.mark.parametrize("features", [FEATURES, FEATURES[::-1]], ids=["in order", "reversed"])
+    def test_a_partition_that_comes_later_is_consumed_from_its_beginning_on(
+        self, monkeypatch: pytest.MonkeyPatch, features: tuple[Feature, ...]
+    ) -> None:
+        """Whichever feature is told of the stream first, and whatever others say of it."""
+        others = Feature(name="others", declared={"Stream": lambda told, _: told.emit(Event())})
+        machine = StateMachine((each for own in features for each in (own, others)), version=1)
+        monkeypatch.setattr("hadron.fakes.tables.MACHINE", machine)
         pipe = Replicated()
         pipe.declare(("Stream", "in", StreamSpec(partitions=(self.AWAY,))))
         own = PipelineSpec(replica_set=SET, input="in", stages=(stage("a", output=False),))
