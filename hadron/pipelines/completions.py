@@ -4,7 +4,7 @@ are logged of it."""
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Final
+from typing import Final, NamedTuple
 
 from hadron.model.batch import judge_batch
 from hadron.model.errors import NotFoundError, NotReadyError, RequestError
@@ -22,6 +22,18 @@ Definitions = Mapping[int, tuple[StageSpec, ...]]
 """By version, the stages of what instances live with."""
 
 
+class Elsewhere(NamedTuple):
+    """Outputs go to another set's partition.
+
+    Attributes:
+        command: what is decided then.
+        metadata_index: what that set must know of the schema.
+    """
+
+    command: PublishStages
+    metadata_index: int
+
+
 class Completions:
     """Of one pipeline. `definitions` gives those that are known of. What else a leader remembers is
     in no command: the same words become the same bytes at any time (PROTOCOL E7)."""
@@ -36,20 +48,43 @@ class Completions:
     def completion(
         self, ended: Ended, outputs: memoryview, own: str, partition: str = ""
     ) -> CompleteStages:
-        """What is logged of it, when the outputs go to the pipeline's `own` partition. Raises
-        `RequestError` when their batch does not fit the stage's declaration, or is to go to another
-        `partition` (""  is the stage's, or else the own one)."""
-        output = self._output(ended, outputs)
-        out_stream_id = 0
+        """What is logged of it, when the outputs go to the pipeline's `own` partition. Raises as
+        `ending` does, `RequestError` when they are to go to another one."""
+        found = self.ending(ended, outputs, own, partition)
+        if isinstance(found, CompleteStages):
+            return found
+        raise RequestError(
+            f"the output of stage {ended.stage!r} goes to partition {found.command.partition!r}, "
+            f"this pipeline lives on {own!r}",
+            "complete the stage by itself, or publish there with the transaction",
+        )
+
+    def ending(
+        self, ended: Ended, outputs: memoryview, own: str, partition: str
+    ) -> CompleteStages | Elsewhere:
+        """What is logged of it, or decided where the outputs go to another set's partition than
+        `own`: to `partition`, or else ("") to the stage's, or else to the own one. Raises
+        `RequestError` when their batch does not fit the stage's declaration."""
+        output, out_stream_id = self._output(ended, outputs), 0
         if output is not None:
             wanted = partition or output.partition or own
+            item = self._stream(output, wanted)
+            out_stream_id = item.id
             if wanted != own:
-                raise RequestError(
-                    f"the output of stage {ended.stage!r} goes to partition {wanted!r}, this "
-                    f"pipeline lives on {own!r}",
-                    "complete the stage by itself, or publish there with the transaction",
+                command = PublishStages(
+                    self._item.id,
+                    ended.stage,
+                    ended.instance_ids,
+                    ended.attempts,
+                    ended.created_ms,
+                    ended.version,
+                    item.id,
+                    wanted,
+                    ended.runner,
+                    ended.code_version,
+                    ended.took_ms,
                 )
-            out_stream_id = self._stream(output, wanted).id
+                return Elsewhere(command, item.metadata_index)
         return CompleteStages(
             self._item.id,
             ended.stage,
@@ -63,30 +98,6 @@ class Completions:
             ended.code_version,
             ended.took_ms,
         )
-
-    def publication(
-        self, ended: Ended, outputs: memoryview, own: str, partition: str
-    ) -> tuple[PublishStages, int] | None:
-        """What is decided when outputs go to another set's partition, and what that set must know
-        of the schema; None where they do not. Raises as `completion` does."""
-        output = self._output(ended, outputs)
-        if output is None or (wanted := partition or output.partition or own) == own:
-            return None
-        item = self._stream(output, wanted)
-        command = PublishStages(
-            self._item.id,
-            ended.stage,
-            ended.instance_ids,
-            ended.attempts,
-            ended.created_ms,
-            ended.version,
-            item.id,
-            wanted,
-            ended.runner,
-            ended.code_version,
-            ended.took_ms,
-        )
-        return command, item.metadata_index
 
     def failure(self, ended: Ended, reason: str) -> FailStages:
         """What is logged of it. Raises `RequestError`."""

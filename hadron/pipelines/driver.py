@@ -28,7 +28,7 @@ from hadron.partition.controller import Controller
 from hadron.partition.observers import Order
 from hadron.pipelines.awaiting import Awaiting
 from hadron.pipelines.backfilling import Backfilling
-from hadron.pipelines.completions import Completions
+from hadron.pipelines.completions import Completions, Elsewhere
 from hadron.pipelines.consumer import Consumer
 from hadron.pipelines.dispatcher import Dispatcher
 from hadron.pipelines.expiring import Expiring
@@ -153,13 +153,13 @@ class PipelineDriver:
 
     async def complete(self, ended: Ended, outputs: memoryview, partition: str = "") -> Completed:
         """Publish outputs and complete their stages: in one entry, or where they go to another set
-        by a transaction (PIPELINES P9). Raises what `completion` and `Outputs.publish` do."""
+        by a transaction (PIPELINES P9). Raises what `Completions.ending` and `Outputs.publish`
+        do."""
         await self._know_definitions()
         ended, own = self._told(ended), self.spec.replica_set
-        elsewhere = self.completions.publication(ended, outputs, own, partition)
-        if elsewhere is not None and self._outputs is not None:
-            return await self._publish(*elsewhere, outputs)
-        command = self.completion(ended, outputs, partition)
+        command = self.completions.ending(ended, outputs, own, partition)
+        if isinstance(command, Elsewhere):
+            return await self._publish(*command, outputs)
         self._check_free(command)
         return await self._known(await self._controller.execute(command, outputs))
 

@@ -12,7 +12,7 @@ import trio
 from msgspec.structs import replace
 from trio.testing import MockClock, wait_all_tasks_blocked
 
-from hadron.model.batch import StampedBatch
+from hadron.model.batch import BatchHead, StampedBatch, judge_batch
 from hadron.model.batch_building import BatchBuilder, encode_values
 from hadron.model.errors import (
     CorruptionError,
@@ -759,6 +759,20 @@ class TestRequests:
         for bad in (bytes(data), b"nonsense"):
             with pytest.raises(CorruptionError):
                 await complete(driver, "enrich", [1], data=bad)
+
+    async def test_a_batch_is_judged_once(
+        self, driver: PipelineDriver, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """It may have two megabytes, which nobody else is served for."""
+        judged: list[int] = []
+
+        def judge(outputs: memoryview) -> BatchHead:
+            judged.append(len(outputs))
+            return judge_batch(outputs)
+
+        monkeypatch.setattr("hadron.pipelines.completions.judge_batch", judge)
+        await complete(driver, "enrich", [1])
+        assert len(judged) == 1
 
     async def test_an_output_that_would_not_replicate_is_refused(
         self, driver: PipelineDriver, monkeypatch: pytest.MonkeyPatch

@@ -67,8 +67,8 @@ plant(
     "a stage whose output goes to another set is completed at home, without it",
     Edit(
         "pipelines.driver:PipelineDriver.complete",
-        "            return await self._publish(*elsewhere, outputs)\n",
-        "            given = elsewhere[0]\n"
+        "            return await self._publish(*command, outputs)\n",
+        "            given = command[0]\n"
         "            ids, attempts = given.instance_ids, given.attempts\n"
         "            done = CompleteStages(given.pipeline_id, given.stage, ids, attempts, 0, 0)\n"
         "            await self._controller.execute(done)\n"
