@@ -66,6 +66,9 @@ class Wait:
     """Nothing is to be said before something changes."""
 
 
+_Standing = tuple[int, int | None, tuple[str, bytes, int] | None, bool]
+"""The metadata set's index; the other side's, its identity, and whether what it has is strange."""
+
 Step = Ask | Register | Refuse | Read | Send | Wait
 
 
@@ -89,18 +92,32 @@ class Push:
         self._lost = ""
         """What the other side has that the metadata set itself has lost, in words."""
         self._refusal: str | None = None
+        self._untaken: tuple[str, _Standing] | None = None
+        """Why the other side has not taken what was pushed, and where both stood: as long as they
+        stand there, it would say the same again."""
         self._parts: list[Changes] = []
         self._next_part = 0
 
     @property
     def trouble(self) -> str:
         """What is wrong, in words; "" when nothing is."""
-        return self._refusal if self._refusal is not None else self._lost
+        return self._refused_for or self._lost
 
     @property
     def refusal(self) -> Refuse | None:
         """What the other side was told and is to be told again: it forgets what nobody repeats."""
-        return None if self._refusal is None else Refuse(self._refusal)
+        return Refuse(self._refused_for) if self._refused_for else None
+
+    @property
+    def _refused_for(self) -> str:
+        if self._refusal is not None:
+            return self._refusal
+        if self._untaken is not None and self._untaken[1] == self._standing(self._own_index):
+            return self._untaken[0]
+        return ""
+
+    def _standing(self, own_index: int) -> _Standing:
+        return own_index, self._position, self._identity, self._is_strange
 
     @property
     def is_in_step(self) -> bool:
@@ -108,7 +125,7 @@ class Push:
         return self._is_registered and not self._is_strange and self._position == self._own_index
 
     def next(self) -> Step:
-        if self._refusal is not None:
+        if self._refused_for:
             return Wait()
         if self._position is None or self._identity is None:
             return Ask()
@@ -169,6 +186,13 @@ class Push:
         """The name belongs to another set: the other side is told, and gets nothing."""
         self._refusal = reason
         return Refuse(reason)
+
+    def was_not_taken(self, reason: str) -> None:
+        """The other side refuses what the parts lead to, for good: it is not pushed again before
+        the schema has moved, or the other side stands elsewhere. (Each time all parts but the last
+        would be logged there, for nothing.)"""
+        self._untaken = reason, self._standing(self._parts[0].to_index)
+        self._drop_parts()
 
     def has_read(self, changes: Changes) -> None:
         """What was asked for with `Read`."""

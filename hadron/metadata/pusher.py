@@ -19,7 +19,7 @@ from hadron.metadata.driver import SchemaDriver
 from hadron.metadata.messages import changes_to, check_uuid
 from hadron.metadata.push import Ask, Push, Read, Refuse, Register, Send, Step, Wait
 from hadron.model.backoff import Backoff
-from hadron.model.errors import FrameError, HadronError, HandshakeError
+from hadron.model.errors import FrameError, HadronError, HandshakeError, SchemaError
 from hadron.model.ids import last_index_beside
 from hadron.model.ports import Network, Random
 from hadron.partition.controller import Controller
@@ -39,7 +39,12 @@ _ANSWER_TIMEOUT_S: Final = 15.0
 """For one part to be committed there: a majority that is away is waited for by asking again."""
 
 _REFUSED_EVERY_S: Final = 20.0
-"""A set that is refused says so for 60 s after it was told."""
+"""A set that is refused says so for 60 s after it was told. One that refuses a push in parts has
+logged all but the last of them: it gets none more often."""
+
+_REFUSALS: Final = (HandshakeError, SchemaError, FrameError)
+"""What a set that adopts a schema says of one that it cannot take; it never says otherwise where
+neither side has moved."""
 
 
 class Target(NamedTuple):
@@ -242,7 +247,18 @@ class SchemaPusher(Part):
             request.part, request.is_last = step.part, step.is_last
         else:
             assert isinstance(step, Ask)
-        answer, _ = await connection.request(_ADOPT, request, timeout_s=_ANSWER_TIMEOUT_S)
+        try:
+            answer, _ = await connection.request(_ADOPT, request, timeout_s=_ANSWER_TIMEOUT_S)
+        except _REFUSALS as error:
+            passes = error.retryable and not isinstance(error, HandshakeError)
+            if passes or connection.is_closed or not isinstance(step, Send):
+                raise
+            self._note(target, str(error))
+            push.was_not_taken(str(error))
+            # The parts before were logged: not again for each change that comes meanwhile.
+            with trio.move_on_after(_REFUSED_EVERY_S if step.part else 0.0):
+                await _wait_while_open(connection, trio.Event())
+            return
         if answer.replica_set != target.name:
             raise HandshakeError(
                 f"{target.address} leads {answer.replica_set!r}, not {target.name!r}",

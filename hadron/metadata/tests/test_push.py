@@ -118,6 +118,40 @@ def test_a_refused_set_is_told_and_gets_nothing() -> None:
     assert not push.is_in_step
 
 
+def test_what_is_not_taken_is_pushed_again_once_either_side_has_moved() -> None:
+    """What it refuses it refuses again, and would have logged the parts before once more."""
+    push = in_step(3, 0)
+    push.has_read(large(0, 3))
+    push.was_not_taken("it was deleted here")
+    for _ in range(2):
+        assert push.next() == Wait()
+        assert (push.trouble, push.refusal) == (
+            "it was deleted here",
+            Refuse("it was deleted here"),
+        )
+        assert not push.is_in_step
+        push.heard(NAME, UUID, 1, 0, META)
+    push.schema_moved(4)
+    assert push.next() == Read(0)
+    assert push.refusal is None
+    push.has_read(large(0, 4))
+    push.was_not_taken("it was deleted here")
+    push.heard(NAME, UUID, 1, 2, META)
+    assert push.next() == Read(2)
+    push.has_read(large(2, 4))
+    push.was_not_taken("it was deleted here")
+    push.heard(NAME, UUID, 2, 2, META)
+    assert push.next() == Register(NAME, UUID, 2)
+
+
+def test_what_moved_while_it_was_refused_is_pushed() -> None:
+    push = in_step(3, 0)
+    push.has_read(large(0, 3))
+    push.schema_moved(4)
+    push.was_not_taken("it was deleted here")
+    assert push.next() == Read(0)
+
+
 def test_another_identity_at_the_same_place_is_registered_first() -> None:
     push = in_step(3, 0)
     push.has_read(large(0, 3))

@@ -9,6 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 import trio
 from trio.testing import MockClock
@@ -416,6 +417,51 @@ async def test_who_says_to_know_more_than_there_can_be_ends_no_changes(
                 ),
             )
         await objects(cluster, US, "n1", min_index=told.metadata_index, max_wait_ms=60_000)
+
+
+async def test_a_push_that_is_refused_is_not_logged_again_and_again(
+    tmp_path: Path, clock: MockClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """All of its parts but the last, each second: whoever was away could not follow any more."""
+    monkeypatch.setattr("hadron.metadata.pusher._REFUSED_EVERY_S", 5.0)
+    async with running_cluster(tmp_path, {META: 1, EU: 1}) as cluster:
+        told = await apply(cluster, ("Stream", "s", ON_EU))
+        gone = told.changes[0].after
+        index = await in_step(cluster)
+        # As a metadata set that deleted it, and has lost that.
+        lost = schema_pb2.AdoptSchemaRequest(cluster="test", metadata=META, epoch=1, is_last=True)
+        lost.changes.from_index, lost.changes.to_index = index, index + 1
+        lost.changes.deleted.add(
+            id=gone.id,
+            kind=gone.kind,
+            namespace=gone.namespace,
+            name=gone.name,
+            metadata_index=index + 1,
+        )
+        async with cluster[EU].connection("n1") as connection:
+            known, _ = await connection.request(TOPOLOGY, cluster_pb2.TopologyRequest())
+            (lost.uuid,) = (each.uuid for each in known.replica_sets if each.name == META)
+            await connection.request(method("AdoptSchema"), lost)
+        wide = [
+            ("Stream", f"wide{number}", msgspec.structs.replace(ON_EU, description="x" * 4_900))
+            for number in range(70)
+        ]
+        aged = msgspec.structs.replace(ON_EU, retention=Retention(max_age_ms=3_600_000))
+        await apply(cluster, *wide, ("Stream", "s", aged))
+
+        def told_at(name: str) -> bool:
+            return any("was deleted here" in x for x in cluster[name].status("n1").cluster_trouble)
+
+        await cluster.wait_for("refused", lambda: told_at(META) and told_at(EU))
+        logged = cluster[EU].status("n1").last_lsn
+        await trio.sleep(6.0)
+        assert told_at(META)
+        assert told_at(EU)
+        assert cluster[EU].status("n1").last_lsn - logged < 3
+        # The operator does what he is told.
+        await delete(cluster, "s")
+        await cluster.wait_for("mended", lambda: not told_at(META) and not told_at(EU))
+        await in_step(cluster)
 
 
 @pytest.mark.long
