@@ -8,14 +8,15 @@ from typing import Final
 
 import trio
 
-from hadron.metadata.messages import changes_from, check_uuid
+from hadron.metadata.messages import changes_from, check_uuid, lost_from
+from hadron.metadata.push import SHOWN_OF_LOST
 from hadron.model.errors import HandshakeError, NotReadyError
 from hadron.model.problems import shorten
 from hadron.model.troubles import Troubles
 from hadron.partition.controller import Controller
 from hadron.serving.catalog import Catalog
 from hadron.serving.leading import Part
-from hadron.state.adoption import AdoptObjects, current_source
+from hadron.state.adoption import AdoptObjects, current_source, what_was_lost
 from hadron.state.schema import current_index
 from hadron.wire.messages import check_epoch, schema_pb2
 
@@ -23,6 +24,9 @@ _log = logging.getLogger(__name__)
 
 _PUSH: Final = "push"
 """The one trouble there is, by its key: what the latest push has met."""
+
+_MAX_LOST_RANGES: Final = 1_024
+"""The latest are looked for: as many as there are recoveries in one epoch (CLUSTER R7)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,8 +60,13 @@ class SchemaAdopter(Part):
             self._check(request)
             if request.HasField("changes"):
                 await self._controller.execute(_command(request))
-            index, source = await self._controller.query(
-                lambda db: (current_index(db), current_source(db))
+            lost = lost_from(request.lost, check_epoch(request.epoch))[-_MAX_LOST_RANGES:]
+            index, source, has_lost = await self._controller.query(
+                lambda db: (
+                    current_index(db),
+                    current_source(db),
+                    what_was_lost(db, lost, SHOWN_OF_LOST + 1),
+                )
             )
         except HandshakeError as error:
             self._note(str(error))
@@ -70,6 +79,7 @@ class SchemaAdopter(Part):
             epoch=own.epoch,
             metadata_index=index,
             source=source[0] if source is not None else b"",
+            has_lost=has_lost,
         )
 
     def _check(self, request: schema_pb2.AdoptSchemaRequest) -> None:

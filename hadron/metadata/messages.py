@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 
 from hadron.model.errors import FrameError
@@ -45,11 +46,15 @@ def changes_to(changes: Changes) -> schema_pb2.SchemaChanges:
             )
             for item in changes.replica_sets
         ],
-        lost=[
-            schema_pb2.LostRange(end_index=each.end_index, above_index=each.above_index)
-            for each in changes.lost
-        ],
+        lost=lost_to(changes.lost),
     )
+
+
+def lost_to(ranges: Iterable[LostRange]) -> list[schema_pb2.LostRange]:
+    return [
+        schema_pb2.LostRange(end_index=each.end_index, above_index=each.above_index)
+        for each in ranges
+    ]
 
 
 def changes_from(message: Any, epoch: int) -> Changes:
@@ -89,7 +94,16 @@ def changes_from(message: Any, epoch: int) -> Changes:
             )
             for item in message.replica_sets
         ),
-        tuple(LostRange(check(each.end_index), check(each.above_index)) for each in message.lost),
+        lost_from(message.lost, epoch),
+    )
+
+
+def lost_from(messages: Iterable[Any], epoch: int) -> tuple[LostRange, ...]:
+    """What a metadata set in this epoch has lost. Raises `FrameError` as `changes_from` does."""
+    last = last_index(epoch)
+    return tuple(
+        LostRange(check_index(each.end_index, last), check_index(each.above_index, last))
+        for each in messages
     )
 
 

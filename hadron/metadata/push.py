@@ -9,13 +9,20 @@ the answer and the commit, or another node leads there now.)
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from typing import Final
 
 import msgspec
 
 from hadron.model.schema import RegisteredSet, Tombstone
 from hadron.state.adoption import PART_BYTES, Changes, StoredObject
+
+SHOWN_OF_LOST: Final = 10
+"""Of what a set has that the metadata set has lost, so much is named one by one."""
+
+_LABEL_CHARACTERS: Final = 1_000
+"""Room for a partition and a name; the other side may say anything."""
 
 _ROW_BYTES = 96
 """Of an object beside its specification and its names, and of a deletion; generous."""
@@ -89,8 +96,10 @@ class Push:
         self._is_registered = False
         self._is_strange = False
         """What the other side has comes from another history of the metadata set."""
-        self._lost = ""
-        """What the other side has that the metadata set itself has lost, in words."""
+        self._beyond = ""
+        """That the other side was ahead when it was asked first, in words."""
+        self._has_lost = ""
+        """What it has of what the metadata set has lost, in words: as its latest answer says."""
         self._refusal: str | None = None
         self._untaken: tuple[str, _Standing] | None = None
         """Why the other side has not taken what was pushed, and where both stood: as long as they
@@ -101,7 +110,7 @@ class Push:
     @property
     def trouble(self) -> str:
         """What is wrong, in words; "" when nothing is."""
-        return self._refused_for or self._lost
+        return self._refused_for or self._has_lost or self._beyond
 
     @property
     def refusal(self) -> Refuse | None:
@@ -147,9 +156,18 @@ class Push:
         earlier index, and the rest follows them."""
         self._own_index = own_index
 
-    def heard(self, name: str, uuid: bytes, epoch: int, index: int, source: bytes) -> None:
-        """The other side has answered: who it is, where its schema stands, and from which metadata
-        set it has that (empty: from none)."""
+    def heard(
+        self,
+        name: str,
+        uuid: bytes,
+        epoch: int,
+        index: int,
+        source: bytes,
+        has_lost: Sequence[str] = (),
+    ) -> None:
+        """The other side has answered: who it is, where its schema stands, from which metadata set
+        it has that (empty: from none), and what it has that this one knows to have lost."""
+        self._has_lost = _told_of_lost(has_lost) if has_lost else ""
         is_strange = source not in (b"", self._own_uuid)
         identity = name, uuid, epoch
         if identity != self._identity or (is_strange and not self._is_strange):
@@ -160,7 +178,7 @@ class Push:
             # Its index goes on above all that others have seen, or one id would mean two objects.
             # (Two of three disks are gone; `recover` goes on with a log that ends at 5, and an
             # object that is made there then has the id of one that this set was pushed at 6.)
-            self._lost = _lost(index, self._own_index)
+            self._beyond = _told_beyond(index, self._own_index)
             self._is_registered = False
             self._drop_parts()
         self._note_position(index)
@@ -196,19 +214,28 @@ class Push:
 
     def has_read(self, changes: Changes) -> None:
         """What was asked for with `Read`."""
-        if changes.known_until is not None:
-            self._lost = _lost(changes.from_index, changes.known_until)
         if changes.from_index == self._position and changes.to_index > changes.from_index:
             self._parts, self._next_part = split(changes), 0
 
 
-def _lost(index: int, own_index: int) -> str:
+_MENDS: Final = (
+    "as after `hadron recover`, and stays in this set; compare `hadron get` of both, apply again "
+    "what was changed, and declare under another name what only this set has, for it keeps its own "
+    "here"
+)
+
+
+def _told_beyond(index: int, own_index: int) -> str:
     return (
         f"it knows the schema at index {index}, the metadata set stood at {own_index}: what was "
-        "changed in between is lost there, as after `hadron recover`, and stays in this set; "
-        "compare `hadron get` of both, apply again what was changed, and declare under another "
-        "name what only this set has, for it keeps its own here"
+        f"changed in between is lost there, {_MENDS}"
     )
+
+
+def _told_of_lost(labels: Sequence[str]) -> str:
+    some = ", ".join(each[:_LABEL_CHARACTERS] for each in labels[:SHOWN_OF_LOST])
+    more = ", …" if len(labels) > SHOWN_OF_LOST else ""
+    return f"it knows {some}{more}: that is lost at the metadata set, {_MENDS}"
 
 
 def split(changes: Changes, part_bytes: int = PART_BYTES) -> list[Changes]:

@@ -16,7 +16,7 @@ from typing import Final, NamedTuple, Protocol
 import trio
 
 from hadron.metadata.driver import SchemaDriver
-from hadron.metadata.messages import changes_to, check_uuid
+from hadron.metadata.messages import changes_to, check_uuid, lost_to
 from hadron.metadata.push import Ask, Push, Read, Refuse, Register, Send, Step, Wait
 from hadron.model.backoff import Backoff
 from hadron.model.errors import FrameError, HadronError, HandshakeError, SchemaError
@@ -27,6 +27,7 @@ from hadron.serving.catalog import Catalog
 from hadron.serving.leading import Part
 from hadron.state.adoption import changes_since
 from hadron.state.registry import RegisterReplicaSet
+from hadron.state.schema import lost_ranges
 from hadron.wire.connection import Connection, Cork
 from hadron.wire.dialing import dial, talk
 from hadron.wire.messages import check_epoch, method, schema_pb2
@@ -234,11 +235,13 @@ class SchemaPusher(Part):
     async def _say(self, step: Step, push: Push, target: Target, connection: Connection) -> None:
         """One request, and its answer. Whatever goes wrong ends the connection, and with it all
         that was believed of the other side."""
+        lost = await self._controller.query(lost_ranges)
         request = schema_pb2.AdoptSchemaRequest(
             cluster=self._own.cluster,
             metadata=self._own.replica_set,
             uuid=self._own.uuid,
             epoch=self._own.epoch,
+            lost=lost_to(lost),
         )
         if isinstance(step, Refuse):
             request.refusal = step.reason
@@ -270,6 +273,7 @@ class SchemaPusher(Part):
             check_epoch(answer.epoch),
             self._check_index(answer.metadata_index),
             answer.source,
+            answer.has_lost,
         )
 
     def _check_index(self, index: int) -> int:

@@ -10,7 +10,8 @@ before, and comes from the same metadata set.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+import itertools
+from collections.abc import Iterable, Iterator, Sequence
 from typing import ClassVar, Final
 
 import msgspec
@@ -25,6 +26,7 @@ from hadron.model.schema import (
     SchemaObject,
     StreamSpec,
     Tombstone,
+    label_of,
     spec_to_json,
 )
 from hadron.model.tables import PREFIX
@@ -76,9 +78,6 @@ class Changes(msgspec.Struct, frozen=True):
     lost: tuple[LostRange, ...] = ()
     """What is here with an index in one of these the metadata set does not know: with `is_whole`,
     that it does not name such an id is no deletion."""
-    known_until: int | None = None
-    """Whoever stands at `from_index` knows more than the metadata set, whose log has lost its end:
-    that goes on from this index. Not pushed."""
 
 
 class AdoptObjects(Command["Adopted"], frozen=True, array_like=True, tag=11):
@@ -472,8 +471,38 @@ def changes_since(db: Database, from_index: int, *, whole: bool = False) -> Chan
         tuple(tombstones_after(db, after)),
         tuple(registry.registered_sets(db, after)),
         schema.lost_ranges(db),
-        schema.lost_since(db, from_index),
     )
+
+
+def what_was_lost(db: Database, lost: Sequence[LostRange], limit: int) -> list[str]:
+    """Up to `limit` of what these tables have of what the metadata set has lost, in words: whatever
+    was changed, or deleted, by a change with an index of these ranges, and not since."""
+    return list(itertools.islice(_lost_labels(db, lost), limit))
+
+
+def _lost_labels(db: Database, lost: Sequence[LostRange]) -> Iterator[str]:
+    for each in lost:
+        rows = db.execute(
+            f"SELECT kind, namespace, name FROM {SCHEMA_OBJECT}"
+            " WHERE metadata_index > ? AND metadata_index <= ? ORDER BY metadata_index",
+            (each.end_index, each.above_index),
+        )
+        yield from (label_of(*row) for row in rows)
+    rows = db.execute(
+        f"SELECT partition, kind, namespace, name FROM {SCHEMA_KEPT}"
+        f" JOIN {SCHEMA_OBJECT} ON id = stream_id ORDER BY stream_id, partition"
+    )
+    yield from (f"partition {partition} of {label_of(*row)}" for partition, *row in rows)
+    for each in lost:
+        # What was made within such a range is as unknown there as its end.
+        rows = db.execute(
+            f"SELECT kind, namespace, name FROM {SCHEMA_TOMBSTONE}"
+            " WHERE metadata_index > ? AND metadata_index <= ? AND id <= ? AND id NOT IN"
+            f" (SELECT id FROM {SCHEMA_TOMBSTONE} WHERE metadata_index > ?)"
+            " ORDER BY metadata_index",
+            (each.end_index, each.above_index, each.end_index, each.above_index),
+        )
+        yield from (f"the deletion of {label_of(*row)}" for row in rows)
 
 
 def objects_after(db: Database, index: int) -> Iterator[StoredObject]:

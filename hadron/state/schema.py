@@ -280,15 +280,6 @@ def forgotten_index(db: Database) -> int:
     return 0 if row is None else row[0]
 
 
-def lost_since(db: Database, index: int) -> int | None:
-    """Where the schema ended when what leads on to `index` was lost; None where nothing was."""
-    row = db.execute(
-        f"SELECT end_index FROM {SCHEMA_LOST} WHERE end_index < ? AND above_index > ?",
-        (index, index),
-    ).fetchone()
-    return None if row is None else row[0]
-
-
 def lost_ranges(db: Database) -> tuple[LostRange, ...]:
     """All that was lost here, the earliest first: one for each recovery."""
     rows = db.execute(f"SELECT end_index, above_index FROM {SCHEMA_LOST} ORDER BY above_index")

@@ -72,6 +72,18 @@ async def test_a_refusal_of_the_metadata_set_is_shown_here(tmp_path: Path) -> No
         assert own.trouble == "the name is taken"
 
 
+async def test_it_says_what_it_has_of_what_the_metadata_set_has_lost(tmp_path: Path) -> None:
+    async with leading(tmp_path) as stack:
+        own = adopter(stack)
+        answer = await own.adopt(request(Changes(0, 1, objects=(STREAM,))))
+        assert list(answer.has_lost) == []
+        for end, above, told in ((0, 1, ["Stream default/s"]), (1, 5, [])):
+            lost = schema_pb2.LostRange(end_index=end, above_index=above)
+            assert list((await own.adopt(request(lost=[lost]))).has_lost) == told
+        with pytest.raises(FrameError, match="is out of range"):
+            await own.adopt(request(lost=[schema_pb2.LostRange(end_index=1, above_index=1 << 63)]))
+
+
 @pytest.mark.parametrize("metadata", ["meta", SET])
 async def test_who_has_pushed_once_is_not_told_of_for_ever(
     tmp_path: Path, clock: MockClock, caplog: pytest.LogCaptureFixture, metadata: str

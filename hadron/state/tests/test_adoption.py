@@ -214,14 +214,12 @@ def test_what_a_recovered_log_has_lost_is_not_given_again_and_stays_where_it_is(
     assert schema.current_index(new.db) == new.ballot.first_index > 1 << 32
     (later,) = new.declare(("Stream", "later", ON_OTHER))
     delete(new, gone)
-    changes = changes_since(new.db, schema.current_index(other.db))
-    assert (changes.is_whole, changes.known_until) == (False, 2)
+    assert not changes_since(new.db, schema.current_index(other.db)).is_whole
     for where in (other, behind):
         push(new, where)
     assert list(streams.all_bounds(other.db)) == [1, 3, later]
     assert list(streams.all_bounds(behind.db)) == [1, later]
     assert same_schema(new, behind)
-    assert changes_since(new.db, 2).known_until is None, "it knows no more than is known here"
     new.ballot = Ballot(1, new.ballot.incarnation + 1)
     new.submit(started)
     assert schema.current_index(new.db) == later + 1, "nothing was lost meanwhile"

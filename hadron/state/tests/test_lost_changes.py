@@ -9,7 +9,7 @@ from hadron.fakes.tables import Replicated, dump
 from hadron.model.schema import Retention, StreamSpec
 from hadron.model.services import ExchangeSpec
 from hadron.state import schema
-from hadron.state.adoption import changes_since
+from hadron.state.adoption import changes_since, what_was_lost
 from hadron.state.leadership import BeginBallot
 from hadron.state.streams import partitions as streams
 from hadron.state.tests.test_adoption import META, OTHER, UUID, delete, push
@@ -149,3 +149,45 @@ def test_a_lost_exchange_stays_though_its_stream_is_deleted() -> None:
     push(new, other)
     assert [item.id for item in schema.all_objects(other.db) if item.id] == [exchange]
     assert not streams.all_bounds(other.db)
+
+
+def lost_at(other: Replicated, meta: Replicated) -> list[str]:
+    return what_was_lost(other.db, schema.lost_ranges(meta.db), 100)
+
+
+def test_what_was_lost_is_told_until_it_is_changed_anew() -> None:
+    new, other = recovered(ON_META, BOTH)
+    for _ in range(2):
+        assert lost_at(other, new) == ["Stream default/a"]
+        # Of another stream.
+        new.declare(("Stream", "b", ON_META))
+        push(new, other)
+    new.declare(("Stream", "a", with_age(ON_META, 1)))
+    push(new, other)
+    assert lost_at(other, new) == [f"partition {OTHER} of Stream default/a"]
+    new.declare(("Stream", "a", with_age(BOTH, 1)))
+    push(new, other)
+    assert lost_at(other, new) == []
+    assert lost_at(new, new) == []
+
+
+def test_what_was_made_or_deleted_meanwhile_is_told_of(monkeypatch: pytest.MonkeyPatch) -> None:
+    meta, new, other = Replicated(META), Replicated(META), Replicated(OTHER)
+    for each in (meta, new):
+        each.submit(BeginBallot("n1", UUID, (("n1", "leader"),), b"d" * 16, 1))
+        known = each.declare(("Stream", "a", ON_META), ("Stream", "b", ON_META))
+    (gone, _) = meta.declare(("Stream", "gone", ON_META), ("Stream", "lost", ON_META))
+    delete(meta, gone, known[0])
+    push(meta, other)
+    assert lost_at(other, new) == []
+    recover(new)
+    told = ["Stream default/lost", "the deletion of Stream default/a"]
+    assert lost_at(other, new) == told
+    assert what_was_lost(other.db, schema.lost_ranges(new.db), 1) == told[:1]
+    push(new, other)
+    assert lost_at(other, new) == told
+    delete(new, known[0])
+    push(new, other)
+    assert lost_at(other, new) == told[:1]
+    push_everything(new, other, monkeypatch)
+    assert lost_at(other, new) == told[:1]

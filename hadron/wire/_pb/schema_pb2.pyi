@@ -168,7 +168,7 @@ class LostRange(_message.Message):
     def __init__(self, end_index: _Optional[int] = ..., above_index: _Optional[int] = ...) -> None: ...
 
 class AdoptSchemaRequest(_message.Message):
-    __slots__ = ("cluster", "metadata", "uuid", "epoch", "changes", "part", "is_last", "refusal")
+    __slots__ = ("cluster", "metadata", "uuid", "epoch", "changes", "part", "is_last", "refusal", "lost")
     CLUSTER_FIELD_NUMBER: _ClassVar[int]
     METADATA_FIELD_NUMBER: _ClassVar[int]
     UUID_FIELD_NUMBER: _ClassVar[int]
@@ -177,6 +177,7 @@ class AdoptSchemaRequest(_message.Message):
     PART_FIELD_NUMBER: _ClassVar[int]
     IS_LAST_FIELD_NUMBER: _ClassVar[int]
     REFUSAL_FIELD_NUMBER: _ClassVar[int]
+    LOST_FIELD_NUMBER: _ClassVar[int]
     cluster: str
     metadata: str
     uuid: bytes
@@ -185,21 +186,24 @@ class AdoptSchemaRequest(_message.Message):
     part: int
     is_last: bool
     refusal: str
-    def __init__(self, cluster: _Optional[str] = ..., metadata: _Optional[str] = ..., uuid: _Optional[bytes] = ..., epoch: _Optional[int] = ..., changes: _Optional[_Union[SchemaChanges, _Mapping]] = ..., part: _Optional[int] = ..., is_last: _Optional[bool] = ..., refusal: _Optional[str] = ...) -> None: ...
+    lost: _containers.RepeatedCompositeFieldContainer[LostRange]
+    def __init__(self, cluster: _Optional[str] = ..., metadata: _Optional[str] = ..., uuid: _Optional[bytes] = ..., epoch: _Optional[int] = ..., changes: _Optional[_Union[SchemaChanges, _Mapping]] = ..., part: _Optional[int] = ..., is_last: _Optional[bool] = ..., refusal: _Optional[str] = ..., lost: _Optional[_Iterable[_Union[LostRange, _Mapping]]] = ...) -> None: ...
 
 class AdoptSchemaResponse(_message.Message):
-    __slots__ = ("replica_set", "uuid", "epoch", "metadata_index", "source")
+    __slots__ = ("replica_set", "uuid", "epoch", "metadata_index", "source", "has_lost")
     REPLICA_SET_FIELD_NUMBER: _ClassVar[int]
     UUID_FIELD_NUMBER: _ClassVar[int]
     EPOCH_FIELD_NUMBER: _ClassVar[int]
     METADATA_INDEX_FIELD_NUMBER: _ClassVar[int]
     SOURCE_FIELD_NUMBER: _ClassVar[int]
+    HAS_LOST_FIELD_NUMBER: _ClassVar[int]
     replica_set: str
     uuid: bytes
     epoch: int
     metadata_index: int
     source: bytes
-    def __init__(self, replica_set: _Optional[str] = ..., uuid: _Optional[bytes] = ..., epoch: _Optional[int] = ..., metadata_index: _Optional[int] = ..., source: _Optional[bytes] = ...) -> None: ...
+    has_lost: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, replica_set: _Optional[str] = ..., uuid: _Optional[bytes] = ..., epoch: _Optional[int] = ..., metadata_index: _Optional[int] = ..., source: _Optional[bytes] = ..., has_lost: _Optional[_Iterable[str]] = ...) -> None: ...
 
 class WatchSchemaRequest(_message.Message):
     __slots__ = ("from_index",)
