@@ -530,3 +530,47 @@ async def test_an_invocation_whose_record_is_gone_fails(tmp_path: Path, clock: M
             (failed,) = await client.instances("p", status="failed")
         (reason,) = (each.reason for each in failed.stages if each.reason)
         assert "cannot be read: OffsetOutOfRangeError" in reason
+
+
+@pytest.mark.parametrize("partition", [EU, US])
+@pytest.mark.parametrize("is_deleted", [True, False])
+async def test_an_output_that_nothing_takes_any_more_is_given_up_with_a_reason_that_names_it(
+    tmp_path: Path, clock: MockClock, partition: str, is_deleted: bool
+) -> None:
+    """The present definition has no such output, so its stream could be deleted, or lose this
+    partition. Retried, the instance goes on with that definition."""
+    attempts: list[int] = []
+
+    async def make(invocation: StageInvocation) -> Any:
+        attempts.append(invocation.attempt)
+        return "made" if len(attempts) <= RETRY.max_attempts else None
+
+    async with running_cluster(tmp_path, SETS) as cluster, cluster.client() as client:
+        await declare(client, output=Output("out", partition))
+        await publish(client, EU, 1)
+        with trio.fail_after(60):
+            await made(client, 1)
+            await declare(client, output=None)
+            if is_deleted:
+                await client.delete([("Stream", "default", "out")], allow_destructive=True)
+            else:
+                spec = StreamSpec(partitions=(EU if partition == US else US,))
+                out = SchemaObject(kind="Stream", name="out", spec=spec)
+                await client.apply([out], allow_destructive=True)
+            # Before its leader has heard of that it publishes.
+            await cluster.wait_for(
+                "told", lambda: len({cluster[x].status("n1").metadata_index for x in SETS}) == 1
+            )
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(client.stage("p", "make").run, make)
+                nursery.start_soon(client.stage("p", "use").run, lambda _: None)
+                await done(client, 0, failed=1)
+                (shown,) = await client.instances("p")
+                stage = next(each for each in shown.stages if each.name == "make")
+                assert stage.status == "failed"
+                gone = "stream 'out' does not exist" if is_deleted else "Stream default/out has no"
+                assert stage.reason.startswith(f"NotFoundError: {gone}")
+                assert attempts == [1, 2]
+                assert await client.retry_instances("p") == 1
+                await done(client, 1)
+                nursery.cancel_scope.cancel()

@@ -156,6 +156,34 @@ async def test_signals_of_people(tmp_path: Path, clock: MockClock) -> None:
             assert record.value == {"by": "ann"}
 
 
+async def test_a_signal_whose_output_nothing_takes_is_refused_and_its_stage_waits_on(
+    tmp_path: Path, clock: MockClock
+) -> None:
+    """The present definition has no such stage, so its stream could be deleted."""
+    paid = StageSpec(name="paid", wait=Wait(signal=True), output=Output("answers"))
+    async with running_cluster(tmp_path, SETS) as cluster, cluster.client() as client:
+
+        def is_told() -> bool:
+            return len({cluster[name].status("n1").metadata_index for name in SETS}) == 1
+
+        await declare(client, paid)
+        with trio.fail_after(60):
+            await send(client, "orders", US, "")
+            await until(client, ("live", "awaiting"))
+            act = StageSpec(name="act", engine="handler")
+            pipeline = PipelineSpec(replica_set=EU, input="orders", start="earliest", stages=(act,))
+            await client.apply([SchemaObject(kind="Pipeline", name="p", spec=pipeline)])
+            await client.delete([("Stream", "default", "answers")], allow_destructive=True)
+            await cluster.wait_for("told", is_told)
+            with pytest.raises(NotFoundError, match="answers"):
+                await client.signal("p", 1, "paid", "yes")
+            await until(client, ("live", "awaiting"))
+            await client.apply([SchemaObject(kind="Stream", name="answers", spec=BOTH)])
+            await cluster.wait_for("told", is_told)
+            assert await client.signal("p", 1, "paid", "yes")
+            await until(client, ("done", "done"))
+
+
 async def test_a_value_wants_an_output(tmp_path: Path, clock: MockClock) -> None:
     async with running_cluster(tmp_path, SETS) as cluster, cluster.client() as client:
         await declare(client, StageSpec(name="paid", wait=Wait(signal=True)))
