@@ -11,6 +11,7 @@ From below, a lower one never imports a higher one:
 * `transactions`: several of these, all or nothing.
 * `exchanges`: publish/subscribe.
 * `consuming`: what groups are given, also in steps that are transactions.
+* `sinks`: what many tasks stage, and one transaction publishes.
 * `client`: the class that offers all of it.
 * `blocking`: the same from plain threads, its classes made of the async ones (`make faces`).
 

@@ -52,7 +52,7 @@ class Ballot(NamedTuple):
     @property
     def first_index(self) -> int:
         """Above every index of the schema that was given, in whatever history, before this epoch or
-        before the latest recovery (PROTOCOL D3)."""
+        before the latest recovery (CLUSTER R7)."""
         return (self.epoch << 32) + (self.recoveries << _CHANGES_BITS)
 
 
@@ -63,7 +63,7 @@ def last_index(epoch: int) -> int:
 
 def last_index_beside(own_index: int, epoch: int) -> int:
     """The highest index that others can have seen, told by a schema that stands at `own_index` in
-    this epoch: they are ahead by what it has lost (PROTOCOL D3), which is less than there may be
+    this epoch: they are ahead by what it has lost (CLUSTER R7), which is less than there may be
     between two recoveries. Indexes go on above theirs, and what is far ahead would use all up."""
     return max(own_index, epoch << 32) + (1 << _CHANGES_BITS)
 

@@ -1,4 +1,8 @@
-"""Leading, from a won ballot to its end: the parts are put together here and nowhere else."""
+"""Leading, from a won ballot to its end: the parts are put together here and nowhere else.
+
+A `Leadership` runs the log of its ballot; what handlers and features are given of it is a
+`Leading` (`serving.leading`), and what entries say of it is in `state.leadership`.
+"""
 
 from __future__ import annotations
 
@@ -47,7 +51,7 @@ _RULES_PERIOD_S: Final = 1.0
 
 
 class Leadership:
-    """Leads under one ballot."""
+    """Leads under one ballot; `leading` is what is served meanwhile."""
 
     def __init__(
         self,
@@ -204,7 +208,7 @@ class Leadership:
 
     async def _above_index(self) -> int:
         """Where the metadata set's schema goes on, once, after `recover`; else 0. The log may have
-        lost its end, and with that indexes and ids that others remember (PROTOCOL D3)."""
+        lost its end, and with that indexes and ids that others remember (CLUSTER R7)."""
         if self._config.metadata != self._config.name:
             return 0
         ballot = self._won.ballot

@@ -3,7 +3,7 @@
 A module of its own because values stand in the file as batches, which no SQL reads: a virtual
 table opens them. It never holds a read transaction while somebody looks at rows: rows come a few
 batches at a time, each read in a transaction of its own that is over before the first of them is
-shown (PROTOCOL F: a transaction that stays open keeps the write-ahead log of a live node from
+shown (PROTOCOL F2: a transaction that stays open keeps the write-ahead log of a live node from
 starting again). What lies above the watermark that it was made with is not shown (PROTOCOL A2).
 """
 

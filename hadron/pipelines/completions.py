@@ -35,8 +35,10 @@ class Elsewhere(NamedTuple):
 
 
 class Completions:
-    """Of one pipeline. `definitions` gives those that are known of. What else a leader remembers is
-    in no command: the same words become the same bytes at any time (PROTOCOL E7)."""
+    """Of one pipeline. `definitions` gives those that are known of. Nothing else that a leader
+    remembers is added here: the same words become the same bytes at any time (PROTOCOL E7). Who ran
+    a stage, and how long, `PipelineDriver` adds to what a plain call says, before it comes here; to
+    a transaction's statement nobody does."""
 
     def __init__(
         self, item: SchemaObject, catalog: Catalog, definitions: Callable[[], Definitions]

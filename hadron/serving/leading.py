@@ -1,4 +1,8 @@
-"""What a node has only while it leads: its parts, and the door that calls go through to them."""
+"""What a node has only while it leads: its parts, and the door that calls go through to them.
+
+`node.leadership` makes a `Leading` and ends it; `state.leadership` is what the log says of who
+leads.
+"""
 
 from __future__ import annotations
 
@@ -37,7 +41,8 @@ P = TypeVar("P", bound=Part)
 
 
 class Leading:
-    """One leadership, from the ballot that was won to the one that ends it."""
+    """One leadership as handlers and features see it, from the ballot that was won to the one that
+    ends it."""
 
     def __init__(
         self,

@@ -1,7 +1,7 @@
 """The replicated state: a module per feature, each its tables, its commands and its `apply`; those
 that belong together in a package.
 
-`apply` is a plain function from (connection, command) to a result. It reads no clock, no
+`apply` is a plain function from (context, command) to a result. It reads no clock, no
 randomness, no network and nothing outside its own tables, so every replica that applies the same
 entries holds the same tables (PROTOCOL A4).
 

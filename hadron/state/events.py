@@ -1,5 +1,5 @@
-"""What has happened in a replica set's tables, in the past tense: what drivers, readers and metrics
-subscribe to, whichever command made it happen."""
+"""What has happened in a replica set's tables, in the past tense: what a leader's catalog, visible
+streams, locks and drivers subscribe to, whichever command made it happen."""
 
 from __future__ import annotations
 

@@ -4,6 +4,9 @@ version of the rules of `apply` the log goes on (PROTOCOL A5).
 While members are upgraded one by one, that stays the version that all of them know; nothing is
 logged meanwhile that needs a newer one, because a member that met it would stop. Once all of them
 run the newer version, `FollowRules` raises it, for ever.
+
+Here are entries and tables; who leads by them is `node.leadership`, and what is served meanwhile
+`serving.leading`.
 """
 
 from __future__ import annotations

@@ -317,7 +317,8 @@ class StateMachine:
         return self._apply[type(command)](context, command)
 
     def apply_part(self, context: Context, command: Command) -> Any:
-        """Apply one of several commands of an entry."""
+        """Apply one of several commands of an entry. It has a name of its own for whoever hears of
+        entries and of their parts apart: the simulator's watch."""
         return self._apply[type(command)](context, command)
 
     def statement(self, command: Command) -> Statement:

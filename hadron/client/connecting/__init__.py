@@ -11,6 +11,7 @@
 * `background`: tasks that live as long as the client.
 * `forks`: what a child process must not touch.
 * `ports`: clock, randomness and network, real by default.
+* `over_grpc`: the network through nodes' gRPC doors, for `grpc://`.
 * `url`: how a cluster is named, `hadron://...`.
 * `contexts`: which cluster is meant where none is named.
 """

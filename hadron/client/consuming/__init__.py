@@ -10,6 +10,7 @@ acknowledged on their parcel's channel.
 * `settings`: the arguments of `Client.subscribe`, checked, and the first message of a member.
 * `assembly`: from settings to a subscription.
 * `deliveries`: what users are handed, to be acknowledged.
+* `steps`: what users are handed in transactions, each of which commits what was made of it.
 * `consumer`: the inside of a subscription, over all its partitions.
 * `membership`: the member at one partition, through all its calls.
 * `channel`: one call: the parcels that it has brought, and what is acknowledged on it.

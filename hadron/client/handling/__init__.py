@@ -7,4 +7,5 @@
 * `ends`: what became of invocations, gathered into one request for many.
 * `lateness`: what has taken longer than its stage may take.
 * `stage`: the loop over them.
+* `methods`: what `Client` has of this.
 """

@@ -330,8 +330,8 @@ async def _read(
 
 
 async def _count_rest(leading: Leading, summary: GroupSummary) -> GroupSummary:
-    """Count what is acknowledged in very many pieces a slice at a time: no read is long (PROTOCOL
-    F), others come in between. What is acknowledged meanwhile may be counted or not."""
+    """Count what is acknowledged in very many pieces a slice at a time: no read is long, and others
+    come in between (PROTOCOL F2, F3). What is acknowledged meanwhile may be counted or not."""
     above, counted_to = summary.acknowledged_above, summary.counted_to
     while counted_to is not None:
         count = partial(views.count_above, group_id=summary.group_id, after=counted_to)

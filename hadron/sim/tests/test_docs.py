@@ -24,7 +24,10 @@ _PAGES = tuple(sorted((_ROOT / "docs").glob("*.md")))
 _READ_FIRST = (_ROOT / "README.md", _ROOT / "CONTRIBUTING.md", _PACKAGE / "ARCHITECTURE.md")
 
 _RULE = re.compile(r"^(#{2,3}) ([A-Z]\d*)\. (.+)$", re.MULTILINE)
-_CITED = re.compile(r"PROTOCOL ([A-Z]\d*(?:(?:, | and | or | to )[A-Z]\d*)*)\b(?!\w)")
+_WITH_RULES = tuple(page.stem for page in _PAGES if _RULE.search(page.read_text()))
+_CITED = re.compile(
+    rf"\b({'|'.join(_WITH_RULES)}) ([A-Z]\d*(?:(?:, | and | or | to )[A-Z]\d*)*)\b(?!\w)"
+)
 _PARTS = ("*Without it:*", "- Where:", "- Held by:")
 _MOST_WORDS = 120
 """In one paragraph, item or cell: a rule that needs more wants a table, or is two."""
@@ -59,14 +62,22 @@ def _names(text: str) -> list[str]:
 
 
 def cited(text: str) -> set[str]:
-    """The ids of the rules that a file names, wherever its lines end."""
+    """The rules that a file names, as "PAGE id", wherever its lines end."""
     joined = re.sub(r"\s*\n[\s#*/\-]*", " ", text)
     found: set[str] = set()
     for match in _CITED.finditer(joined):
-        found.update(re.findall(r"[A-Z]\d*", match[1]))
-        for first, last in re.findall(r"([A-Z]\d+) to ([A-Z]\d+)", match[1]):
-            found.update(f"{first[0]}{n}" for n in range(int(first[1:]), int(last[1:])))
+        page, ids = match.groups()
+        found.update(f"{page} {each}" for each in re.findall(r"[A-Z]\d*", ids))
+        for first, last in re.findall(r"([A-Z]\d+) to ([A-Z]\d+)", ids):
+            between = range(int(first[1:]), int(last[1:]))
+            found.update(f"{page} {first[0]}{n}" for n in between)
     return found
+
+
+def citable() -> set[str]:
+    """Each rule of each page; and a letter, which is a section's or a whole page's."""
+    ids = ((page.stem, each) for page in _PAGES for each in _rules(page.read_text()))
+    return {f"{page} {part}" for page, each in ids for part in (each, each[0])}
 
 
 @cache
@@ -143,7 +154,7 @@ _ALL = {name: body for name, body in all_rules().items() if _is_rule(name, body)
 
 
 def test_every_rule_that_the_code_cites_is_on_the_page() -> None:
-    known = set(_rules((_ROOT / "docs" / "PROTOCOL.md").read_text()))
+    known = citable()
     for path in _code():
         unknown = cited(path.read_text()) - known
         assert not unknown, f"{path.relative_to(_ROOT)} cites {sorted(unknown)}"
@@ -181,19 +192,25 @@ def test_each_scenario_holds_a_rule() -> None:
 
 def test_citations_are_found_however_they_are_written() -> None:
     assert cited("one (PROTOCOL A1, B2), PROTOCOL\n    D4. A PROTOCOL_VERSION = 1") == {
-        "A1",
-        "B2",
-        "D4",
+        "PROTOCOL A1",
+        "PROTOCOL B2",
+        "PROTOCOL D4",
     }
     assert cited("// the file (PROTOCOL\n// B6) PROTOCOL B1 to B3, B5; PROTOCOL F: a") == {
-        "B6",
-        "B1",
-        "B2",
-        "B3",
-        "B5",
-        "F",
+        *("PROTOCOL B6", "PROTOCOL B1", "PROTOCOL B2", "PROTOCOL B3", "PROTOCOL B5"),
+        "PROTOCOL F",
     }
-    assert cited("# PROTOCOL A and B). Every start PROTOCOL C) and") == {"A", "B", "C"}
+    assert cited("# PROTOCOL A and B). Every start PROTOCOL C) and") == {
+        *("PROTOCOL A", "PROTOCOL B", "PROTOCOL C")
+    }
+    assert cited("is bounded (GROUPS G3,\n# BOUNDS W1 and W2, PIPELINES P9). HTTP is a door") == {
+        *("GROUPS G3", "BOUNDS W1", "BOUNDS W2", "PIPELINES P9")
+    }
+
+
+def test_a_rule_of_another_page_is_not_taken_for_one_of_this() -> None:
+    assert {"PROTOCOL A", "PROTOCOL A2", "ENDPOINTS N", "GROUPS G4"} <= citable()
+    assert citable().isdisjoint({"PROTOCOL G4", "GROUPS A2", "GROUPS G99", "SPARK E10"})
 
 
 def test_what_does_not_exist_is_noticed() -> None:
