@@ -19,8 +19,8 @@ from typing import Final
 import trio
 
 from hadron.client.connecting.background import Background
+from hadron.client.connecting.links import Link
 from hadron.client.connecting.ports import ClientPorts
-from hadron.client.connecting.session import Link
 from hadron.client.connecting.topology import OneCluster, Recognize
 from hadron.model.errors import (
     ConnectionLostError,

@@ -1,6 +1,7 @@
 """The ways to a cluster's leaders: found, dialed, watched, and found again.
 
 * `session`: a client's connections, and requests that are retried until they time out.
+* `links`: the connections to single nodes.
 * `reconnecting_call`: a streaming call that is opened again whenever it ends.
 * `leaders`: asking the leaders of several partitions at once.
 * `nodes`: what single nodes are asked, whoever leads.

@@ -3,6 +3,9 @@
 A task group of its own kind, for two reasons. What the user's block raises must come out as it
 is, not wrapped in an exception group; and a background task that fails by a bug must end the
 client with that error instead of cancelling the user's task without a word.
+
+Safety rule: a task ends with the client in the middle of whatever it does, and behind that none is
+begun. Who waits for what one sets does so by `Session.wait` (CLIENTS K15).
 """
 
 from __future__ import annotations
@@ -41,7 +44,8 @@ class Background:
         await group.__aexit__(None, None, None)
 
     def start(self, function: Callable[..., Awaitable[None]], *args: Any) -> anyio.CancelScope:
-        """Run `function(*args)` as a task; cancelling the returned scope ends it."""
+        """Run `function(*args)` as a task; cancelling the returned scope ends it. Where the block
+        was left nothing is run, and the scope is cancelled."""
         scope = anyio.CancelScope()
         if self._group is None:
             scope.cancel()

@@ -19,10 +19,11 @@ import anyio.abc
 
 from hadron.client.connecting import forks, probes
 from hadron.client.connecting.background import Background, SingleFlight
+from hadron.client.connecting.links import START_HINT, Link
 from hadron.client.connecting.outages import TELL_AFTER_S, Lookout
 from hadron.client.connecting.ports import ClientPorts
 from hadron.client.connecting.probes import Probes
-from hadron.client.connecting.topology import OneCluster, Recognize, Topology, owner_not_found
+from hadron.client.connecting.topology import OneCluster, Topology, owner_not_found
 from hadron.client.connecting.tunnels import Tunnels
 from hadron.client.connecting.url import Endpoint
 from hadron.client.terms.arguments import seconds_of
@@ -46,10 +47,9 @@ from hadron.model.errors import (
     StrangerError,
 )
 from hadron.wire.calling import Caller
-from hadron.wire.connection import KEEPALIVE_S, SILENCE_LIMIT_S, Connection
-from hadron.wire.dialing import DIAL_TIMEOUT_S, dial
+from hadron.wire.connection import Connection
 from hadron.wire.frames import Bytes
-from hadron.wire.messages import Method, cluster_pb2
+from hadron.wire.messages import Method
 
 _log = logging.getLogger(__name__)
 
@@ -65,10 +65,6 @@ ASKED_AT_ONCE: Final = 16
 are connected up to half as many, as they may be silent; of the others the next ones each time, as
 a region of them may be down."""
 
-_START_HINT: Final = (
-    "say where it runs, naming every node of the cluster: HADRON_URL, --server of commands, or the "
-    "URL in a program; or start one with `hadron dev` or `hadron cluster up`"
-)
 _STRANGER_HINT: Final = "that is probably not a Hadron node: check the address and its port"
 _LEADER_HINT: Final = "bring it back, or see `hadron status` for who answers, and for the way out"
 """Who else of its set is there has not been asked."""
@@ -82,78 +78,7 @@ def can_retry(error: HadronError) -> bool:
 def _hint_for(troubles: Iterable[HadronError]) -> str:
     """The way out when nobody answered; who hangs up on a first request speaks something else."""
     strangers = any(isinstance(each, (ConnectionLostError, FrameError)) for each in troubles)
-    return _STRANGER_HINT if strangers else _START_HINT
-
-
-class Link:
-    """The connection to one node: open once the node has answered on it.
-
-    *(A forwarder of ports, a balancer or a stopped node takes connections and answers nothing: such
-    a leader counts as one that cannot be dialed, and is reached through others.)*
-    """
-
-    def __init__(
-        self,
-        address: str,
-        ports: ClientPorts,
-        background: Background,
-        closed: HadronError,
-        recognize: Recognize,
-        *,
-        keepalive_s: float = KEEPALIVE_S,
-        silence_limit_s: float = SILENCE_LIMIT_S,
-    ) -> None:
-        """`recognize`: of the cluster that is meant; nothing is said to a node of another one."""
-        self.address = address
-        self.connection: Connection | None = None
-        self.greeting = cluster_pb2.TopologyResponse()
-        """What the node said of the cluster when it was dialed last."""
-        self._ports = ports
-        self._recognize = recognize
-        self._background = background
-        self._dialing = SingleFlight(background, self._dial, closed)
-        self._patience = keepalive_s, silence_limit_s
-
-    @property
-    def is_open(self) -> bool:
-        return self.connection is not None and not self.connection.is_closed
-
-    async def open(self) -> Connection:
-        """The open connection, dialed when there is none. Raises `PeerError`."""
-        connection = self.connection
-        if connection is not None and not connection.is_closed:
-            return connection
-        return await self._dialing.get()
-
-    async def _dial(self) -> Connection:
-        keepalive_s, silence_limit_s = self._patience
-        try:
-            connection = await dial(
-                self._ports.network,
-                self.address,
-                timeout_s=DIAL_TIMEOUT_S,
-                keepalive_s=keepalive_s,
-                silence_limit_s=silence_limit_s,
-            )
-        except TimeoutError:
-            raise PeerError(
-                f"{self.address} did not answer within {DIAL_TIMEOUT_S:g} s",
-                "is the node reachable? a firewall may drop the packets",
-            ) from None
-        except OSError as error:
-            raise PeerError(
-                f"cannot connect to {self.address}: {error.strerror or error}", _START_HINT
-            ) from error
-        scope = self._background.start(connection.run)
-        try:
-            if not scope.cancel_called:
-                greeting = await probes.ask(connection)
-                self._recognize(self.address, greeting)
-                self.greeting, self.connection = greeting, connection
-        finally:
-            if self.connection is not connection:
-                connection.close()
-        return connection
+    return _STRANGER_HINT if strangers else START_HINT
 
 
 class Session:
@@ -202,7 +127,7 @@ class Session:
         self._thread = get_ident()
         forks.watch(self)
         backoff = Backoff(self.ports.random)
-        trouble, hint = "no answer", _START_HINT
+        trouble, hint = "no answer", START_HINT
         with anyio.move_on_after(timeout_s):
             while True:
                 try:
@@ -271,6 +196,20 @@ class Session:
     def check_end(self) -> None:
         """What is iterated ends when the user closes the client; anything else is raised."""
         if self.closed is not self._closing:
+            self.check_open()
+
+    async def wait(self, event: anyio.Event) -> None:
+        """Until `event`, which a task of the client sets, is set. Raises what closed the client, if
+        that comes first: such a task ends then without a word, or was never begun (CLIENTS K15)."""
+        if not event.is_set():
+            self.check_open()
+        with anyio.CancelScope() as scope:
+            self.on_close[scope.cancel] = None
+            try:
+                await event.wait()
+            finally:
+                self.on_close.pop(scope.cancel, None)
+        if not event.is_set():
             self.check_open()
 
     def check_process(self) -> None:

@@ -94,6 +94,7 @@ class Membership:
         self._on_ended = on_ended
         self._on_change = on_change
         self._changed: anyio.Event | None = None
+        self._is_closed = False
         self.reconnecting = ReconnectingCall(session, self.partition, _SUBSCRIBE, self)
 
     # --- the call (`reconnecting_call.Owner`) -------------------------------------------------
@@ -229,7 +230,9 @@ class Membership:
 
     def close(self) -> None:
         """Forget what is not acknowledged; it is given to others."""
+        self._is_closed = True
         self._end()
+        self._notify()
 
     def _end(self) -> None:
         self.is_open = False
@@ -339,7 +342,7 @@ class Membership:
     async def settle(self, timeout_s: float) -> None:
         """Until it is known of every ack so far what came of it, or so long."""
         with anyio.move_on_after(timeout_s):
-            while not self._is_settled and self.failure is None:
+            while not (self._is_settled or self._is_closed or self.failure is not None):
                 channel = self.channel
                 if channel is not None and self.is_open:
                     confirmed = anyio.Event()

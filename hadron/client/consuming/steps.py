@@ -282,6 +282,9 @@ class Steps:
     def _end(self, step: Step) -> None:
         """Its body has ended."""
         work = step._work
+        if self._consumer.source.session.closed is not None:
+            # No task would commit it any more.
+            work.rollback()
         if work.state is State.OPEN:
             done = anyio.Event()
             self._committing = step, done

@@ -91,8 +91,7 @@ class Channel:
         while not self.is_ready:
             if self.failure is not None:
                 raise self.failure
-            changed = self._changed
-            await changed.wait()
+            await self._session.wait(self._changed)
 
     def _change(self) -> None:
         self._changed.set()

@@ -56,14 +56,7 @@ class Attendance:
 
     def add(self, patterns: Sequence[str], group: str, max_bytes: int) -> Inbox:
         """A subscription; wait for its `confirmed`."""
-        inbox = Inbox(
-            next(self._ids),
-            patterns,
-            group,
-            max_bytes,
-            self._session.ports.clock.monotonic_s,
-            self._dropped,
-        )
+        inbox = Inbox(next(self._ids), patterns, group, max_bytes, self._session, self._dropped)
         self._inboxes[inbox.id] = inbox
         if self._scope is None:
             self._scope = self._session.background.start(self._standing.run)

@@ -168,10 +168,11 @@ class ExchangeCalls:
             attendance = Attendance(self.session, item, self._ended)
             self._attendances[item.id] = attendance
         inbox = attendance.add(patterns, group, max_bytes)
-        limit_s = self.session.request_timeout_s
+        session = self.session
+        limit_s = session.request_timeout_s
         try:
             with anyio.move_on_after(limit_s):
-                await inbox.confirmed.wait()
+                await session.wait(inbox.confirmed)
             if inbox.failure is not None:
                 raise inbox.failure
             if not inbox.is_confirmed:

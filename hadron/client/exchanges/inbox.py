@@ -12,6 +12,7 @@ from typing import Final
 
 import anyio
 
+from hadron.client.connecting.session import Session
 from hadron.client.exchanges.message import ArrivedBatch, Message
 from hadron.model.errors import HadronError, OverloadedError
 from hadron.model.words import counted
@@ -39,7 +40,7 @@ class Inbox:
         patterns: Sequence[str],
         group: str,
         max_bytes: int,
-        clock: Callable[[], float],
+        session: Session,
         on_dropped: Callable[[Inbox, int], None],
     ) -> None:
         self.id = id
@@ -53,7 +54,7 @@ class Inbox:
         self.missed = 0
         self.interruptions = 0
         self._max_bytes = max_bytes
-        self._clock = clock
+        self._session = session
         self._on_dropped = on_dropped
         self._held_bytes = 0
         self._parcels: deque[tuple[ArrivedBatch, int, int, int, int, bool]] = deque()
@@ -80,7 +81,7 @@ class Inbox:
             self._notify()
 
     def _drop(self, count: int) -> None:
-        now = self._clock()
+        now = self._session.ports.clock.monotonic_s()
         if self._unread_since is None:
             self._unread_since = now
         elif now - self._unread_since >= CUT_S:
@@ -164,7 +165,8 @@ class Inbox:
         return None
 
     async def take(self) -> Message | None:
-        """The next message; None once it was closed. Raises what ended it for good."""
+        """The next message; None once it was closed. Raises what ended it for good, or the
+        client."""
         while True:
             message = self.take_now()
             if message is not None or self.is_closed:
@@ -173,4 +175,4 @@ class Inbox:
                 raise self.failure
             if self._news is None:
                 self._news = anyio.Event()
-            await self._news.wait()
+            await self._session.wait(self._news)

@@ -9,6 +9,7 @@ from hadron.client.exchanges.attendance import Attendance
 from hadron.client.exchanges.inbox import Inbox
 from hadron.client.exchanges.message import Message
 from hadron.client.terms.opening import AsyncLoop, EnteredOnce
+from hadron.model.errors import ClosedError
 
 
 class Messages(EnteredOnce, AsyncLoop):
@@ -71,11 +72,11 @@ async def take_one(messages: Messages) -> Message | None:
     session = messages._session
     try:
         return await messages._inbox.take()
-    except BaseException as error:
-        if session.closed is not None and error is session.closed:
-            session.check_end()
-            return None
-        raise
+    except ClosedError:
+        if session.closed is None:
+            raise
+        session.check_end()
+        return None
 
 
 def take_ready(messages: Messages, limit: int) -> list[Message]:

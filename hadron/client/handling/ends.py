@@ -74,13 +74,6 @@ class End:
     receipt: Receipt | None = None
     error: HadronError | None = None
 
-    async def wait(self) -> Receipt | None:
-        """Where the output is. Raises why it did not end so."""
-        await self.done.wait()
-        if self.error is not None:
-            raise self.error
-        return self.receipt
-
 
 @dataclass(slots=True)
 class _Trouble:
@@ -163,6 +156,13 @@ class Ends:
         ):
             self._start(kind)
 
+    async def wait(self, end: End) -> Receipt | None:
+        """Where the output is. Raises why it did not end so, or `ClosedError`."""
+        await self._session.wait(end.done)
+        if end.error is not None:
+            raise end.error
+        return end.receipt
+
     def _start(self, kind: Kind) -> None:
         self._senders[kind] = self._senders.get(kind, 0) + 1
         self._session.background.start(self._send_all, kind)
@@ -192,9 +192,6 @@ class Ends:
                 await self._send(kind, *_portion(deque([each]), self._now_ms))
         except HadronError as error:
             _settle(ends, error)
-        except BaseException:
-            _settle(ends, self._session.closed or StaleCompletionError("the program has ended"))
-            raise
 
     @property
     def _now_ms(self) -> int:

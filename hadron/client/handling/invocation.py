@@ -181,7 +181,7 @@ class Given:
         try:
             if is_ours:
                 self._ends.add(self._kind()._replace(reason=self._lateness), end)
-                await end.wait()
+                await self._ends.wait(end)
         except HadronError as error:
             # Its leader gives it to somebody when its own time for it is over.
             _log.info("%s", error)
@@ -202,7 +202,7 @@ class Given:
         self._ends.add(kind, end)
         self.is_ended = True
         try:
-            receipt = await end.wait()
+            receipt = await self._ends.wait(end)
         except StaleCompletionError:
             self._over()
             raise

@@ -343,7 +343,7 @@ class StageInvocations(EnteredOnce):
         async def say() -> None:
             end = End(invocation, 0)
             self._ends.add(Kind(sent.pipeline_id, sent.stage, sent.version, reason=why), end)
-            await end.wait()
+            await self._ends.wait(end)
 
         try:
             await self._ends.insist(say, lambda: self._stages is None or self._stages.is_closed)

@@ -114,7 +114,7 @@ class ReadyStages:
             raise self._failure
         if self._news is None:
             self._news = anyio.Event()
-        await self._news.wait()
+        await self._session.wait(self._news)
         return True
 
     def take_ready(self) -> tuple[pipelines_pb2.Invocations, memoryview] | None:

@@ -239,15 +239,15 @@ class SpanReader:
             # Not for longer: a reader that was abandoned is nobody's.
             stop_listening = self._catalog.listen(self._on_ready)
             try:
-                await ready.wait()
+                await self._session.wait(ready)
             finally:
                 stop_listening()
             return
         if all(each.is_given_up for each in list(prefetches)[1:]):
-            await ready.wait()
+            await self._session.wait(ready)
             return
         with anyio.move_on_after(_AT_ONCE_S):
-            await ready.wait()
+            await self._session.wait(ready)
             return
         prefetches.rotate(-1)
 

@@ -389,7 +389,7 @@ class DriverCall:
     async def _wait_news(self) -> None:
         if self._news is None:
             self._news = anyio.Event()
-        await self._news.wait()
+        await self._session.wait(self._news)
 
     def _notify(self) -> None:
         if self._news is not None:

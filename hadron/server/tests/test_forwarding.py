@@ -13,7 +13,7 @@ import pytest
 import trio
 
 from hadron.client import Client, Producer, Subscription
-from hadron.client.connecting import probes, session, tunnels
+from hadron.client.connecting import links, probes, session, tunnels
 from hadron.client.connecting.topology import OneCluster
 from hadron.client.producing import sender
 from hadron.fakes.connections import SimTransport
@@ -70,7 +70,7 @@ async def cut_off(
     directory: Path, monkeypatch: pytest.MonkeyPatch
 ) -> AsyncIterator[tuple[Cluster, Client]]:
     """A client that reaches the set in Europe, and a stream on the one in America."""
-    monkeypatch.setattr(session, "DIAL_TIMEOUT_S", 0.1)
+    monkeypatch.setattr(links, "DIAL_TIMEOUT_S", 0.1)
     monkeypatch.setattr(tunnels, "_AGAIN_S", 0.1)
     async with running_cluster(directory, SETS) as cluster:
         discovery = cluster[EU].node("n1").discovery
@@ -440,7 +440,7 @@ async def test_what_waits_to_be_forwarded_is_bounded(
     """Batches for a leader that is being dialed, or does not read, are kept by the node that is to
     forward: of all clients together, and no more than the leader itself would keep."""
     async with cut_off(tmp_path, monkeypatch) as (cluster, client):
-        monkeypatch.setattr(session, "DIAL_TIMEOUT_S", 60.0)
+        monkeypatch.setattr(links, "DIAL_TIMEOUT_S", 60.0)
         monkeypatch.setattr(forwarding, "_MAX_UNSENT_BYTES", 10_000)
         cluster.network.cut(cluster[EU].host("n1"), cluster[US].host("n1"))
         ways = cluster[EU].node("n1").member._forwarding._ways
@@ -475,7 +475,7 @@ async def test_what_follows_first_messages_counts_among_what_waits_to_be_forward
 ) -> None:
     async with cut_off(tmp_path, monkeypatch) as (cluster, client):
         await client._session.connect(US)
-        monkeypatch.setattr(session, "DIAL_TIMEOUT_S", 60.0)
+        monkeypatch.setattr(links, "DIAL_TIMEOUT_S", 60.0)
         monkeypatch.setattr(forwarding, "_MAX_UNSENT_BYTES", 100_000)
         cluster.network.cut(cluster[EU].host("n1"), cluster[US].host("n1"))
         [way] = cluster[EU].node("n1").member._forwarding._ways.values()
@@ -513,7 +513,7 @@ async def test_a_client_that_waits_for_no_credit_is_refused_by_the_node_that_for
 ) -> None:
     async with cut_off(tmp_path, monkeypatch) as (cluster, client):
         await client._session.connect(US)
-        monkeypatch.setattr(session, "DIAL_TIMEOUT_S", 60.0)
+        monkeypatch.setattr(links, "DIAL_TIMEOUT_S", 60.0)
         monkeypatch.setattr(forwarding, "MAX_OWED_BYTES", 3_000_000)
         [way] = cluster[EU].node("n1").member._forwarding._ways.values()
         assert way.connection is not None

@@ -48,6 +48,7 @@ class Program:
             ports=SimpleNamespace(random=random.Random(1), clock=SimpleNamespace(now_ms=lambda: 0)),
             closed=None,
             check_open=lambda: None,
+            wait=lambda event: event.wait(),
         )
         settings = StageSettings(
             pipeline="p",
