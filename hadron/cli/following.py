@@ -148,7 +148,7 @@ class _Partitions:
                 async for batch in self._client.read_batches(
                     self._request.stream,
                     partition=name,
-                    offset=self._starts[name],
+                    start=self._where(name),
                     follow=follow,
                     stream_id=self._stream.id,
                 ):
@@ -169,6 +169,13 @@ class _Partitions:
                     reading.cancel()
             else:
                 return
+
+    def _where(self, name: str) -> int | datetime:
+        """A time as it is: where that is yet to come, what comes before is not printed."""
+        start = self._request.start
+        if start is not None and start.kind == "time":
+            return start.moment
+        return self._starts[name]
 
     async def _find_start(self, name: str) -> None:
         start = self._request.start or Position("latest")

@@ -6,6 +6,7 @@ import re
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
 from typing import Final, Literal
 
 import click
@@ -21,6 +22,8 @@ MOMENT_HELP: Final = (
 FROM_HELP: Final = (
     "earliest, latest, an offset, -N for the last N of each partition, or a time: " + MOMENT_HELP
 )
+_EPOCH: Final = datetime.fromtimestamp(0, UTC)
+_LAST_MS: Final = (datetime.max.replace(tzinfo=UTC) - _EPOCH) // timedelta(milliseconds=1)
 _AGO: Final = re.compile(r"-(\d[\d.]*\s*[a-zA-Z].*)")
 _NUMBER: Final = re.compile(r"(|-|s?@)(\d+)")
 _KINDS: Final[dict[str, Literal["offset", "last", "time"]]] = {
@@ -63,6 +66,11 @@ class Position:
         if self.kind == "last":
             return max(first_offset, next_offset - self.number)
         return at_offset if self.kind == "time" else self.number
+
+    @property
+    def moment(self) -> datetime:
+        """A time as `Client.read` takes it."""
+        return _EPOCH + timedelta(milliseconds=min(self.number, _LAST_MS))
 
     @property
     def is_from_end(self) -> bool:

@@ -268,8 +268,8 @@ class Client(
         has it", and given otherwise than it has are refused with a `RequestError`.
 
         Args:
-            start: where a group that does not exist yet begins; a datetime means the first record
-                appended then or later, "latest" what is appended from now on.
+            start: where a new group begins; a datetime means the first record appended then or
+                later, "latest" what is appended from now on, as does a datetime yet to come.
             partitions: which ones to consume, or the one; None is all, also those that are added
                 later.
             max_in_flight: records delivered and not acknowledged, per partition, at most.
@@ -434,8 +434,8 @@ class Client(
 
         Args:
             to: "earliest", "latest", an offset, a datetime or "@" and milliseconds since the
-                Unix epoch (the first record appended then or later), or -N: so many records before
-                each partition's end.
+                Unix epoch (the first record appended then or later; "latest" where that is yet to
+                come), or -N: so many records before each partition's end.
             force: also while members are connected, who join again; refused then without it.
             create: make the group where a partition does not know it, with the usual options.
 

@@ -51,7 +51,7 @@ _OF_MEMBERS: Final = (
     multiple=True,
     callback=once,
     help=f"Where to start: {FROM_HELP} Default: latest, or earliest for a new group. "
-    "A group that exists goes on where it was.",
+    "A group that exists goes on where it was; a new one begins at the end for a time yet to come.",
 )
 @click.option(
     "--partition",

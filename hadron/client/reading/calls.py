@@ -87,6 +87,7 @@ class ReadCalls:
             if stream_id is None
             else whole_of("stream_id", stream_id, 0, MAX_OFFSET),
             record_type=record_type(deserializer),
+            since_ms=at_ms or 0,
         )
         plan.check()
         return SpanReader(

@@ -35,7 +35,8 @@ class ReadMethods:
             partition: None reads all, one after the other, or as records arrive when following;
                 what has a leader that is away comes after the others, as far as it can be read.
             start: where to begin; an offset holds for every partition that is read, -2 means the
-                last two of each, a datetime the first record appended then or later.
+                last two of each, a datetime the first record appended then or later: who follows
+                waits for one that is yet to come.
             offset: `start` by its other name.
             limit: stop after this many records.
             follow: wait for new records instead of ending at the high watermark as of the call;

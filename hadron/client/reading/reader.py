@@ -64,6 +64,9 @@ class ReadPlan(msgspec.Struct, frozen=True, kw_only=True):
     stream_id: int | None = None
     max_bytes: int = READ_BYTES
     record_type: type[Record] = Record
+    since_ms: int = 0
+    """What was appended before is not given: `offset`, where that is a time. It may be yet to come,
+    and has no offset then; append times never go back (PROTOCOL B8)."""
 
     def check(self) -> None:
         """Raises `RequestError` naming the argument that makes no sense."""
@@ -262,10 +265,10 @@ class SpanReader:
     ) -> None:
         start = 0
         for index, info in enumerate(answer.batches):
-            self._batches.append(
-                (partition, answer, index, attachment[start : start + info.length])
-            )
+            data = attachment[start : start + info.length]
             start += info.length
+            if info.append_ms >= self._plan.since_ms:
+                self._batches.append((partition, answer, index, data))
         if start != len(attachment):
             raise PeerError(
                 f"an answer from {partition} has {len(attachment)} bytes of batches, "

@@ -50,6 +50,8 @@ class Partition:
         self.producers: dict[bytes, deque[tuple[int, int, int, int]]] = {}
         self.waiting: list[Callable[[], None]] = []
         self.incarnation = 1
+        self.ahead_ms = 0
+        """So far its clock is."""
         self.ballots: dict[int, common_pb2.Ballot] = {}
 
     def append(self, data: bytes) -> streams_pb2.ProduceResponse:
@@ -64,7 +66,7 @@ class Partition:
             expected = known[-1][0] + known[-1][1] if known else 0
             if head.seq != expected:
                 raise SequenceError(f"sequence {head.seq} does not follow, expected {expected}")
-        base, stamp = self.next_offset, time.time_ns() // 1_000_000
+        base, stamp = self.next_offset, time.time_ns() // 1_000_000 + self.ahead_ms
         self.batches.append((base, head, data, stamp))
         self.ballots[base] = common_pb2.Ballot(epoch=1, incarnation=self.incarnation)
         self.next_offset += head.n

@@ -219,8 +219,8 @@ class SyncClient(ClientBase):
         has it", and given otherwise than it has are refused with a `RequestError`.
 
         Args:
-            start: where a group that does not exist yet begins; a datetime means the first record
-                appended then or later, "latest" what is appended from now on.
+            start: where a new group begins; a datetime means the first record appended then or
+                later, "latest" what is appended from now on, as does a datetime yet to come.
             partitions: which ones to consume, or the one; None is all, also those that are added
                 later.
             max_in_flight: records delivered and not acknowledged, per partition, at most.
@@ -396,8 +396,8 @@ class SyncClient(ClientBase):
 
         Args:
             to: "earliest", "latest", an offset, a datetime or "@" and milliseconds since the
-                Unix epoch (the first record appended then or later), or -N: so many records before
-                each partition's end.
+                Unix epoch (the first record appended then or later; "latest" where that is yet to
+                come), or -N: so many records before each partition's end.
             force: also while members are connected, who join again; refused then without it.
             create: make the group where a partition does not know it, with the usual options.
 
@@ -595,7 +595,8 @@ class SyncClient(ClientBase):
             partition: None reads all, one after the other, or as records arrive when following;
                 what has a leader that is away comes after the others, as far as it can be read.
             start: where to begin; an offset holds for every partition that is read, -2 means the
-                last two of each, a datetime the first record appended then or later.
+                last two of each, a datetime the first record appended then or later: who follows
+                waits for one that is yet to come.
             offset: `start` by its other name.
             limit: stop after this many records.
             follow: wait for new records instead of ending at the high watermark as of the call;

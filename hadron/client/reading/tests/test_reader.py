@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import anyio
@@ -11,7 +12,7 @@ import pytest
 from hadron.client import Client, connect
 from hadron.client.reading.prefetch import _AHEAD
 from hadron.client.tests.fake_node import FakeNode, Partition
-from hadron.client.tests.support import both, served, until
+from hadron.client.tests.support import both, served, start, until
 from hadron.model.errors import (
     ClosedError,
     CorruptionError,
@@ -190,6 +191,24 @@ async def test_fetch_gives_whole_batches_and_offsets_tell_the_range() -> None:
             await client.offsets("s", at_ms=1 << 63)
         with pytest.raises(RequestError, match="stream is not valid Unicode"):
             await client.fetch("a\ud800", "local/p0", 0)
+
+
+@both
+async def test_who_follows_from_a_time_to_come_gets_nothing_from_before() -> None:
+    """Not what comes from now on, which is where that time has its offset yet."""
+    async with served() as (node, client), anyio.create_task_group() as tasks:
+        begin = datetime.now(UTC) + timedelta(hours=1)
+        reader = client.read("s", start=begin, follow=True)
+        got = await start(tasks, lambda: anext(reader))
+        await until(lambda: node.fetches == 1)
+        await client.send("s", "early")
+        await until(lambda: node.fetches == 2)
+        assert not got
+        node.partition("s", "local/p0").ahead_ms = 4_000_000
+        await client.send("s", "late")
+        await until(lambda: bool(got))
+        assert got[0].value == "late"
+        assert [record async for record in client.read("s", start=begin + timedelta(days=1))] == []
 
 
 @both
