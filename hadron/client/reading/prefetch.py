@@ -8,7 +8,7 @@ its last fetch ends by itself.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from typing import Final
 
 import anyio
@@ -16,7 +16,7 @@ import anyio
 from hadron.client.connecting.outages import Outage
 from hadron.client.connecting.session import Session, can_retry
 from hadron.model.backoff import Backoff
-from hadron.model.errors import ClosedError, ConnectionLostError, HadronError, PeerError
+from hadron.model.errors import ConnectionLostError, HadronError, PeerError
 from hadron.wire.calling import OpenedCall
 from hadron.wire.messages import method, streams_pb2
 
@@ -109,7 +109,8 @@ class Prefetch:
             return
         connection = self._session.connection_now(self.partition)
         if connection is None:
-            self._start(self._connect, 0.0)
+            self._connecting = True
+            self._session.background.start(self._connect, 0.0)
             return
         self._request.offset = self.position
         self._answered = False
@@ -158,7 +159,8 @@ class Prefetch:
         elif self._answers:
             self._fetch()
         elif self._stop is None and anyio.current_time() - self._asked_s < _HASTY_S:
-            self._start(self._pause)
+            self._connecting = True
+            self._session.background.start(self._pause)
         else:
             # `take` asks again: a reader that was abandoned must not be polled for, for ever.
             self._on_ready()
@@ -177,27 +179,8 @@ class Prefetch:
         elif not self._connecting:
             self._outage.trouble(error)
             self._session.suspect(self.partition)
-            self._start(self._connect, self._backoff.next_s())
-
-    def _start(self, function: Callable[..., Awaitable[None]], *args: float) -> None:
-        """Do something beside, which sets `_connecting` back. Where the client ends meanwhile, or
-        has, whoever reads hears of that."""
-        self._connecting = True
-        if self._session.background.start(self._do, function, args).cancel_called:
-            self._end()
-
-    async def _do(self, function: Callable[..., Awaitable[None]], args: tuple[float, ...]) -> None:
-        try:
-            await function(*args)
-        except BaseException:
-            self._end()
-            raise
-
-    def _end(self) -> None:
-        self._connecting = False
-        if not self._closed:
-            self._error = self._session.closed or ClosedError("the client is closed")
-            self._on_ready()
+            self._connecting = True
+            self._session.background.start(self._connect, self._backoff.next_s())
 
     async def _connect(self, delay_s: float) -> None:
         await anyio.sleep(delay_s)

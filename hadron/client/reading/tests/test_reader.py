@@ -309,7 +309,8 @@ async def test_a_read_that_goes_on_after_its_clients_block_says_so() -> None:
             node.most_fetch_bytes = 1
             reader = client.read("s")
             await anext(reader)
-            (prefetch,) = reader._spans._prefetches or ()
+            assert reader._spans._prefetches is not None
+            (prefetch,) = reader._spans._prefetches
             await until(lambda: len(prefetch._answers) == _AHEAD and prefetch._call is None)
         with anyio.fail_after(5), pytest.raises(ClosedError, match="inside its"):
             await values(reader)
