@@ -11,7 +11,7 @@ from typing import Any
 import anyio
 import pytest
 import trio
-from trio.testing import MockClock
+from trio.testing import MockClock, wait_all_tasks_blocked
 
 from hadron.client import Client, connect
 from hadron.client.handling.invocation import StageInvocation
@@ -161,7 +161,7 @@ async def test_who_waits_while_the_leader_is_away(
         except HadronError as error:
             outcomes.append(error)
 
-    with trio.fail_after(60):
+    with trio.fail_after(120):
         async with running_nodes(tmp_path, 1) as nodes, trio.open_nursery() as nursery:
             async with nodes.client() as client:
                 await client.apply(SCHEMA)
@@ -171,12 +171,17 @@ async def test_who_waits_while_the_leader_is_away(
                 nursery.start_soon(run)
                 await scene.is_open.wait()
                 await nodes.crash("n1")
+                session = client._session
+                await until(lambda: session.connection_now("local/p0") is None)
+                # Whose calls are lost hears of it before there are others.
+                await wait_all_tasks_blocked()
                 scene.is_away.set()
-                await until(lambda: "local/p0" in client._session._suspects)
+                await until(lambda: "local/p0" in session._suspects)
                 # It is looked for again and again.
                 await trio.sleep(1)
                 assert not outcomes
-            with trio.fail_after(3):
+            # Sooner than any of them gives up by itself.
+            with trio.fail_after(15):
                 await until(lambda: bool(outcomes))
     assert outcomes == [None] if ends else type(outcomes[0]) is ClosedError
 
