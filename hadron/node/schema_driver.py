@@ -11,7 +11,7 @@ import trio
 from hadron.metadata.driver import SchemaDriver
 from hadron.metadata.pusher import ReplicaSets
 from hadron.model.errors import FrameError, MetadataBehindError, PeerError
-from hadron.node.pipelines.other_leaders import offsets_of
+from hadron.node.set_messages import offsets_of
 from hadron.serving.leading import Leading
 from hadron.state.streams.retention import Kept, kept
 from hadron.wire.messages import Method, method, streams_pb2

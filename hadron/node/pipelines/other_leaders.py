@@ -20,6 +20,7 @@ from hadron.model.errors import (
 )
 from hadron.model.ids import NO_BALLOT, Ballot
 from hadron.node.other_sets import address_of
+from hadron.node.set_messages import offsets_of
 from hadron.pipelines.sources import READ_BYTES, Gap, RemoteSource
 from hadron.wire.connection import Connection
 from hadron.wire.dialing import dial, talk
@@ -156,18 +157,6 @@ class LeaderSource:
             return Gap(there.first_offset, NO_BALLOT, is_truncated=False)
         ballot = ballot_from(there.ballot) if there.HasField("ballot") else NO_BALLOT
         return Gap(there.next_offset, ballot, is_truncated=True)
-
-
-def offsets_of(
-    partition: str, answer: streams_pb2.OffsetsResponse
-) -> streams_pb2.OffsetsResponse.Partition:
-    """What the leader of a partition tells of it. Raises `FrameError` when that is not of one."""
-    if len(answer.partitions) != 1:
-        raise FrameError(
-            f"the leader of {partition} told of {len(answer.partitions)} partitions of a stream, "
-            "not of one"
-        )
-    return answer.partitions[0]
 
 
 def _batches(
