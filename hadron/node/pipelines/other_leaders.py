@@ -139,12 +139,14 @@ class LeaderSource:
                 "its leader is looked for again",
             ) from error
 
-    async def _look(self, *, confirmed: bool = False) -> streams_pb2.OffsetsResponse.Partition:
+    async def _look(self) -> streams_pb2.OffsetsResponse.Partition:
+        """Where it begins and ends. A deposed leader's ends before its successor's, so it is asked
+        for a majority's word (PROTOCOL A2)."""
         request = streams_pb2.OffsetsRequest(
             stream_id=self._stream_id,
             partition=self._partition,
             metadata_index=self._index,
-            confirmed=confirmed,
+            confirmed=True,
         )
         answer, _ = await self._answer(_OFFSETS, request)
         there = offsets_of(self._partition, answer)
@@ -152,7 +154,7 @@ class LeaderSource:
         return there
 
     async def _gap(self, offset: int, *, is_truncated: bool) -> Gap:
-        there = await self._look(confirmed=True)
+        there = await self._look()
         if not is_truncated and offset < there.first_offset:
             return Gap(there.first_offset, NO_BALLOT, is_truncated=False)
         ballot = ballot_from(there.ballot) if there.HasField("ballot") else NO_BALLOT

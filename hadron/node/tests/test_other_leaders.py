@@ -24,9 +24,10 @@ def batch(base: int, count: int = 3, data: bytes = THREE) -> StampedBatch:
 
 
 def source(*batches: StampedBatch, more: bytes = b"", partitions: int = 1) -> LeaderSource:
-    async def ask(what: Method, _: Any) -> tuple[Any, memoryview]:
+    async def ask(what: Method, request: Any) -> tuple[Any, memoryview]:
         await trio.lowlevel.checkpoint()
         if what.name == "Offsets":
+            assert request.confirmed, "a deposed leader's log may end before its successor's"
             there = streams_pb2.OffsetsResponse.Partition(next_offset=9)
             return streams_pb2.OffsetsResponse(partitions=[there] * partitions), memoryview(b"")
         answer = streams_pb2.FetchResponse(batches=map(batch_info, batches), next_offset=9)
