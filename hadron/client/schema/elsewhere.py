@@ -24,7 +24,8 @@ _GET: Final = method("GetObjects")
 
 _QUIET_S: Final = 10.0
 """A watch may tell nothing for so long before the metadata set's leader is asked, for one object. A
-thousand idle clients cost it a hundred such answers a second, and no node a connection more."""
+thousand idle clients cost it a hundred such answers a second, and where it answers no other node
+is dialed."""
 
 _GRACE_S: Final = 2.0
 """By then a node in step has told of what others know already."""

@@ -83,28 +83,37 @@ async def following(nodes: Nodes, name: str) -> AsyncIterator[Client]:
         yield client
 
 
+@asynccontextmanager
+async def at_a_replica(
+    directory: Path, watches: Watches
+) -> AsyncIterator[tuple[Cluster, Client, Client]]:
+    """Two sets; a client that changes the schema, and one that follows it at n3 of its owner."""
+    async with running_cluster(directory, {META: 3, EU: 1}) as cluster:
+        watches.cluster = cluster
+        async with cluster.client(OTHER) as other:
+            await declare(other, META)
+            await cluster[META].wait_in_step()
+            async with following(cluster[META], "n3") as client:
+                assert watches.asked == ["meta/n3"]
+                yield cluster, other, client
+
+
 async def test_who_follows_at_a_node_that_is_no_member_any_more_hears_of_changes(
     tmp_path: Path, clock: MockClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It runs on with its old file, and serves what it knows."""
     watches = Watches(monkeypatch)
-    async with running_cluster(tmp_path, {META: 3, EU: 1}) as cluster:
+    async with at_a_replica(tmp_path, watches) as (cluster, other, client):
         meta = cluster[META]
-        watches.cluster = cluster
-        async with cluster.client(OTHER) as other:
-            await declare(other, META)
-            await meta.wait_in_step()
-            async with following(meta, "n3") as client:
-                assert watches.asked == ["meta/n3"]
-                members = tuple(each for each in meta.config.nodes if each.name != "n3")
-                config = replace(meta.config, epoch=2, nodes=members)
-                meta.configs = {"n1": config, "n2": config}
-                await meta.crash("n1", "n2")
-                await meta.start("n1", "n2")
-                await meta.wait_for("serving", lambda: meta.status("n1").state == "serving")
-                await declare(other, META, EU)
-                await cluster.wait_for("told", has(client, META, EU), patience_s=_PATIENCE_S)
-                assert "meta/n3" not in watches.asked[1:]
+        members = tuple(each for each in meta.config.nodes if each.name != "n3")
+        config = replace(meta.config, epoch=2, nodes=members)
+        meta.configs = {"n1": config, "n2": config}
+        await meta.crash("n1", "n2")
+        await meta.start("n1", "n2")
+        await meta.wait_for("serving", lambda: meta.status("n1").state == "serving")
+        await declare(other, META, EU)
+        await cluster.wait_for("told", has(client, META, EU), patience_s=_PATIENCE_S)
+        assert "meta/n3" not in watches.asked[1:]
 
 
 async def test_who_follows_at_a_replica_that_is_cut_off_hears_of_changes(
@@ -112,17 +121,11 @@ async def test_who_follows_at_a_replica_that_is_cut_off_hears_of_changes(
 ) -> None:
     """From its leader, and not from who follows: this one asks nothing but where others stand."""
     watches = Watches(monkeypatch)
-    async with running_cluster(tmp_path, {META: 3, EU: 1}) as cluster:
+    async with at_a_replica(tmp_path, watches) as (cluster, other, client):
         meta = cluster[META]
-        watches.cluster = cluster
-        async with cluster.client(OTHER) as other:
-            await declare(other, META)
-            await meta.wait_in_step()
-            async with following(meta, "n3") as client:
-                assert watches.asked == ["meta/n3"]
-                cluster.cut([meta.host("n3")], [meta.host("n1"), meta.host("n2")])
-                await declare(other, META, EU)
-                await cluster.wait_for("told", has(client, META, EU), patience_s=_PATIENCE_S)
+        cluster.cut([meta.host("n3")], [meta.host("n1"), meta.host("n2")])
+        await declare(other, META, EU)
+        await cluster.wait_for("told", has(client, META, EU), patience_s=_PATIENCE_S)
 
 
 async def test_who_follows_in_a_region_that_is_cut_off_hears_of_changes(

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
 from typing import Any
 
 import anyio
 import pytest
 
 from hadron.client.reading.calls import _split
+from hadron.client.reading.prefetch import Prefetch
 from hadron.client.tests.support import both, served
 from hadron.model.batch_building import encode_values
 from hadron.model.errors import PeerError
@@ -63,3 +65,23 @@ async def test_a_reader_that_is_answered_with_what_comes_before() -> None:
             async for _ in client.read("s"):
                 pass
         assert asked == 2
+
+
+async def test_what_cannot_be_asked_is_told_by_the_very_question() -> None:
+    """Nobody tells it a second time: who waited for that behind it waited for ever."""
+    gone = PeerError("gone", retryable=False)
+
+    class Refusing:
+        def call(self, *_: Any, **__: Any) -> None:
+            raise gone
+
+    session: Any = SimpleNamespace(
+        connection_now=lambda _: Refusing(),
+        closed=None,
+        request_timeout_s=8.0,
+        ports=SimpleNamespace(random=None),
+    )
+    request = streams_pb2.FetchRequest(partition="local/p0")
+    prefetch = Prefetch(session, request, stop=None, on_ready=lambda: None)
+    with pytest.raises(PeerError, match="gone"):
+        prefetch.take()

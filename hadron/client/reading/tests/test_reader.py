@@ -6,15 +6,12 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import anyio
-import anyio.abc
 import pytest
 
-from hadron.client import Client, connect
-from hadron.client.reading.prefetch import _AHEAD
+from hadron.client import Client
 from hadron.client.tests.fake_node import FakeNode, Partition
 from hadron.client.tests.support import both, served, start, until
 from hadron.model.errors import (
-    ClosedError,
     CorruptionError,
     LogTruncatedError,
     NotFoundError,
@@ -297,48 +294,3 @@ async def test_a_cursor_of_ones_own_is_checked() -> None:
                     await fetch
         with pytest.raises(NotFoundError):
             await client.fetch("s", "local/p0", 2, stream_id=end.stream_id + 1, after=middle.ballot)
-
-
-@both
-async def test_a_read_that_goes_on_after_its_clients_block_says_so() -> None:
-    """What was fetched ahead is given first; more is not asked for any more."""
-    node = FakeNode()
-    async with node.listen() as url:
-        async with connect(url) as client:
-            await fill(client, 400)
-            node.most_fetch_bytes = 1
-            reader = client.read("s")
-            await anext(reader)
-            assert reader._spans._prefetches is not None
-            (prefetch,) = reader._spans._prefetches
-            await until(lambda: len(prefetch._answers) == _AHEAD and prefetch._call is None)
-        with anyio.fail_after(5), pytest.raises(ClosedError, match="inside its"):
-            await values(reader)
-
-
-@both
-async def test_who_follows_ends_with_the_client_while_its_leader_is_away() -> None:
-    node, found = FakeNode(), list[int]()
-    leaves, has_left, ended = anyio.Event(), anyio.Event(), anyio.Event()
-
-    async def serve(*, task_status: anyio.abc.TaskStatus[str]) -> None:
-        async with node.listen() as url:
-            task_status.started(url)
-            await leaves.wait()
-        has_left.set()
-
-    async def follow(client: Client) -> None:
-        found.extend([int(record.value) async for record in client.read("s", follow=True)])
-        ended.set()
-
-    async with anyio.create_task_group() as tasks:
-        async with connect(await tasks.start(serve)) as client:
-            await fill(client, 1)
-            tasks.start_soon(follow, client)
-            await until(lambda: node.fetches >= 2)
-            leaves.set()
-            await has_left.wait()
-            await until(lambda: client._session.connection_now("local/p0") is None)
-        with anyio.fail_after(5):
-            await ended.wait()
-    assert found == [0]
