@@ -74,6 +74,20 @@ def has(client: Client, *partitions: str) -> Callable[[], bool]:
     return look
 
 
+async def wait_pushed(cluster: Cluster) -> None:
+    """Until every node of both sets has the schema, the region is registered, and `s` declared:
+    what is not registered, a metadata set that starts again may not have heard of yet."""
+    await cluster.wait_for(
+        "pushed",
+        lambda: (
+            cluster[EU].status("n1").metadata_index
+            == cluster[META].status("n1").metadata_index
+            == 2
+        ),
+    )
+    await cluster[META].wait_in_step()
+
+
 @asynccontextmanager
 async def following(nodes: Nodes, name: str) -> AsyncIterator[Client]:
     """A client that has looked `s` up: the first node that it has met is the one of this name."""
@@ -92,7 +106,7 @@ async def at_a_replica(
         watches.cluster = cluster
         async with cluster.client(OTHER) as other:
             await declare(other, META)
-            await cluster[META].wait_in_step()
+            await wait_pushed(cluster)
             async with following(cluster[META], "n3") as client:
                 assert watches.asked == ["meta/n3"]
                 yield cluster, other, client
@@ -139,10 +153,7 @@ async def test_who_follows_in_a_region_that_is_cut_off_hears_of_changes(
         watches.cluster = cluster
         async with cluster.client(OTHER) as other:
             await declare(other, META)
-            await cluster.wait_for(
-                "pushed",
-                lambda: region.status("n1").metadata_index == meta.status("n1").metadata_index,
-            )
+            await wait_pushed(cluster)
             async with following(region, "n1") as client:
                 assert watches.asked == ["eu/p0/n1"]
                 cluster.isolate(EU)
