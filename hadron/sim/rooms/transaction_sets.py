@@ -87,6 +87,9 @@ class Leader:
         self.committed = 0
         self.leads = True
         self.is_deposed = self.is_gone = False
+        self.sent: list[tuple[float, str, Message]] = []
+        """When, to which set, and what."""
+        self.heard: list[tuple[float, Message]] = []
         self.begins_at = trio.current_time() + self.world.chance.choice(
             (0.0, self.world.chance.uniform(0.0, self.world.begins_s))
         )
@@ -238,6 +241,7 @@ class Leader:
 
     def send(self, replica_set: str, message: Message) -> None:
         if self.leads:
+            self.sent.append((trio.current_time(), replica_set, message))
             self.world.send(self, replica_set, message)
 
 
@@ -397,6 +401,7 @@ class World:
                 sender.part.unanswered(to, PeerError(f"nobody leads {to}"))
             return
         self.heard.append((sender.set.name, to, message))
+        leader.heard.append((trio.current_time(), message))
         leader.part.receive(sender.set.name, message)
 
     def leader(self, name: str) -> Leader:

@@ -6,6 +6,7 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import random
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
@@ -14,7 +15,7 @@ import trio
 from hadron.fakes.scheduling import SimTime, run_seeded
 from hadron.fakes.trace import Trace
 from hadron.model.batch_building import encode_values
-from hadron.model.errors import HadronError
+from hadron.model.errors import FencedError, HadronError
 from hadron.model.transactions import TransactionId
 from hadron.sim.rooms.played import Played
 from hadron.sim.rooms.transaction_sets import (
@@ -26,21 +27,27 @@ from hadron.sim.rooms.transaction_sets import (
     driven,
     publishing,
 )
+from hadron.state.transactions import decisions, participations
+from hadron.state.transactions.participations import Participation
+from hadron.transactions import participant
 from hadron.transactions.callers import Caller
 from hadron.transactions.driver import Outcome, State
 from hadron.transactions.limits import Limits
 from hadron.transactions.messages import (
     Add,
     Answer,
+    Asked,
     Block,
     Commit,
     Committed,
     CommitUnknown,
+    Fate,
     Request,
     Results,
     Rollback,
     RolledBack,
     Statement,
+    Told,
     Unfit,
 )
 
@@ -48,6 +55,10 @@ _CLIENTS = 8
 
 _HEALING_S = 60.0
 """Longer than the idle limit, and than any pause between questions."""
+
+
+_CALM_S = 10.0
+"""In which an operator does anything."""
 
 
 @dataclass
@@ -250,6 +261,74 @@ async def trouble(world: World, until: float) -> None:
             world.later(chance.uniform(0.0, 4.0), lambda it=away: it.take_over(chance))  # type: ignore[misc]
 
 
+class Operator:
+    """Ends at participants what others drive (`hadron tx resolve`). While leaders fail, only what
+    is harmless: commits what its driver has decided, and waits for. Once all is well, anything:
+    the driver answers then, and nothing comes of it (PROTOCOL E4)."""
+
+    def __init__(self, world: World, history: History) -> None:
+        self.world = world
+        self.chance = random.Random(world.chance.random())
+        self.is_calm = self.is_stopped = False
+        self._history = history
+
+    async def run(self) -> None:
+        async with trio.open_nursery() as nursery:
+            while not self.is_stopped:
+                await trio.sleep(self.chance.expovariate(4.0))
+                leader = self.world.sets[self.chance.choice(SETS)].leader
+                if leader is None:
+                    continue
+                found = participations.held(leader.db, after_lsn=0, limit=100)
+                if found and (act := self._choose(leader, self.chance.choice(found))):
+                    nursery.start_soon(self._act, leader, *act)
+
+    def _choose(self, leader: Leader, each: Participation) -> tuple[TransactionId, bool] | None:
+        """Of which transaction, and whether to commit it there."""
+        if self.is_calm:
+            return each.transaction, self.chance.random() < 0.5
+        driver = self.world.sets[each.transaction.replica_set]
+        decided = driver.leader and decisions.find(driver.leader.db, each.transaction)
+        if decided and decided.lsn <= driver.committed:
+            waiting = {(of.replica_set, of.prepared_lsn) for of in decided.unfinished}
+            if (leader.set.name, each.prepared_lsn) in waiting:
+                if self.chance.random() < 0.5:
+                    # It is lost, for longer than an operator waits for its word.
+                    driver.fail(self.chance, crashes=True)
+                    self.world.later(5.0, lambda: driver.take_over(self.chance))
+                return each.transaction, True
+        return None
+
+    async def _act(self, leader: Leader, transaction: TransactionId, commit: bool) -> None:
+        history, name = self._history, leader.set.name
+        began = len(leader.sent), len(leader.heard)
+        try:
+            await leader.part.participant.resolve(transaction, commit=commit)
+        except FencedError:
+            return
+        except HadronError as error:
+            history.refused[error.code] += 1
+            return
+        history.forced += 1
+        asked = transaction.replica_set, Asked((transaction,))
+        asked_s = next((sent[0] for sent in leader.sent[began[0] :] if sent[1:] == asked), None)
+        if asked_s is None:
+            history.problems.append(f"{transaction} is ended at {name}, and nobody was asked")
+            return
+        for heard_s, message in leader.heard[began[1] :]:
+            if (
+                isinstance(message, Told)
+                and message.transaction == transaction
+                and asked_s <= heard_s < asked_s + participant._WORD_S
+            ):
+                if commit or message.fate is not Fate.OVER:
+                    fate = message.fate.value
+                    history.problems.append(
+                        f"{transaction} is ended at {name}, though it is {fate}"
+                    )
+                return
+
+
 async def _play(seed: int, length_s: float, history: History) -> None:
     async with trio.open_nursery() as nursery:
         # In some worlds drivers' own sets are participants, too.
@@ -265,6 +344,8 @@ async def _play(seed: int, length_s: float, history: History) -> None:
             for client in clients:
                 playing.start_soon(client.run)
             playing.start_soon(trouble, world, trio.current_time() + length_s)
+            operator = Operator(world, history)
+            playing.start_soon(operator.run)
             await trio.sleep(length_s)
             world.loss = world.doubling = 0.0
             world.commits_s, world.begins_s = 0.002, 0.0
@@ -273,6 +354,9 @@ async def _play(seed: int, length_s: float, history: History) -> None:
             await trio.sleep(4.0)
             for replica_set in world.sets.values():
                 replica_set.take_over(world.chance)
+            operator.is_calm = True
+            await trio.sleep(_CALM_S)
+            operator.is_stopped = True
             with trio.move_on_after(_HEALING_S):
                 # Those that still ask are answered.
                 while playing.child_tasks:  # noqa: ASYNC110 - nobody tells
@@ -350,6 +434,10 @@ class History:
 
     problems: list[str] = field(default_factory=list)
     plans: list[Plan] = field(default_factory=list)
+    forced: int = 0
+    """Acts of an operator that were done."""
+    refused: Counter[str] = field(default_factory=Counter)
+    """Others, by their errors' codes."""
 
 
 def play_one(seed: int, length_s: float = 12.0) -> History:
