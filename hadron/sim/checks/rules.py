@@ -266,5 +266,6 @@ ORACLES: Final[dict[str, tuple[str, ...]]] = {
     "K13 steps in order": ("K13 a step is committed behind those before it",),
     "F2 the write-ahead log restarts": ("F2 what a log gives away is flushed",),
     "W2 what waits is bounded": ("W2 what is counted is what is there",),
+    "W9 what is over leaves nothing behind": ("nothing_is_owed",),
 }
 """By rule: the names of what sees it."""

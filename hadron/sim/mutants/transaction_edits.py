@@ -169,4 +169,21 @@ PLANTED: Final[dict[str, tuple[Edit, ...]]] = {
             "freed = ()",
         ),
     ),
+    "an operator ends what its driver knows": (
+        Edit(
+            "transactions.participant:Participant.resolve",
+            "if fate is not None and (commit or fate is not Fate.OVER):",
+            "if False:",
+        ),
+    ),
+    "an operator ends what nobody was asked about": (
+        Edit(
+            "transactions.participant:Participant._word",
+            "self._leaders.send(transaction.replica_set, Asked((transaction,)))",
+            "pass",
+        ),
+    ),
+    "what is claimed for a transaction outlives it": (
+        Edit("transactions.part:Transactions.send", "self._own.discard(each)", "pass"),
+    ),
 }

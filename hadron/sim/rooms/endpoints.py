@@ -21,6 +21,7 @@ from hadron.model.limits import CALL_WINDOW_BYTES
 from hadron.model.services import SINGLE, STREAM, EndpointSpec
 from hadron.sim.rooms.endpoint_peers import FakeCaller, FakeServer, KnownCall
 from hadron.sim.rooms.played import Played
+from hadron.sim.watch.leftovers import leftovers
 
 _STEPS: Final = 400
 _RUNS: Final = 4
@@ -334,6 +335,12 @@ class World:
             )
             if any(left):
                 self.complain("N3", f"{endpoint.label} has {left} left, and no calls")
+        while self.servers:
+            self._lose_server()
+        for caller in self.callers:
+            self.broker.detach_caller(caller.attached)
+        for text in leftovers(self.broker, nodes=0, objects=len(self.broker.endpoints)):
+            self.complain("W9", text)
 
 
 def play(seed: int) -> Played:

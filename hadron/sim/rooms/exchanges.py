@@ -33,6 +33,7 @@ from hadron.model.services import ExchangeSpec
 from hadron.model.topics import matches
 from hadron.sim.rooms.played import Played
 from hadron.sim.runs.small_limits import ROOM_LIMITS, limited
+from hadron.sim.watch.leftovers import leftovers
 
 _STEPS: Final = 300
 _CLIENTS: Final = 4
@@ -471,6 +472,8 @@ class World:
         self._take_turns()
         for exchange in (self.plain, self.bridged):
             exchange.driver.close(_InterruptedError("the end"))
+            for text in leftovers(exchange.driver, nodes=0, objects=0):
+                self.complain("W9", text)
         held = self._room.held_bytes, self._room.patterns
         if any(held):
             self.complain("X4", f"{held} bytes and patterns are held for nobody")

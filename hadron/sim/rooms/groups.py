@@ -26,10 +26,13 @@ from hadron.sim.rooms.group_standing import stand
 from hadron.sim.rooms.group_world import COMING_S, Seat, World
 from hadron.sim.rooms.played import Played
 from hadron.sim.runs.small_limits import drawn, limited
+from hadron.sim.watch.leftovers import leftovers
 from hadron.state.groups import progress as groups
 
 _HEALING_S: Final = 3_000.0
 """Several of the longest pauses before a dead letter is tried again."""
+_FORGOTTEN_S: Final = 20.0
+"""After that nothing is left of members that are gone, and their promises are over."""
 
 _HISTORIES: Final = 4
 """Of a seed."""
@@ -77,6 +80,16 @@ async def _heal(world: World) -> None:
             break
     if not world.rules.complaints:
         _judge(world)
+        await _all_leave(world)
+
+
+async def _all_leave(world: World) -> None:
+    """W9: nothing is kept of who was there."""
+    for seat in world.seats:
+        world.leave(seat)
+    await trio.sleep(_FORGOTTEN_S)
+    for text in leftovers(world.leadership.groups, nodes=0, objects=len(world.rules.lives) + 2):
+        world.rules.complain(text)
 
 
 def _deal(world: World, seat: Seat) -> bool:

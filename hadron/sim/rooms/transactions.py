@@ -27,6 +27,7 @@ from hadron.sim.rooms.transaction_sets import (
     driven,
     publishing,
 )
+from hadron.sim.watch.leftovers import leftovers
 from hadron.state.transactions import decisions, participations
 from hadron.state.transactions.participations import Participation
 from hadron.transactions import participant
@@ -380,6 +381,8 @@ def judge(world: World, plans: Sequence[Plan]) -> Iterator[str]:
         yield from (f"{replica_set.name} still has {each}" for each in machine.shown(0.0))
         if machine.held_bytes:
             yield f"{replica_set.name} holds {machine.held_bytes} bytes"
+        for left in leftovers(leader.part, nodes=len(SETS), objects=2):
+            yield f"{replica_set.name} has {left}"
     places: dict[bytes, list[tuple[str, int]]] = {}
     for name, replica_set in world.sets.items():
         for offset, data in replica_set.values().items():

@@ -15,6 +15,7 @@ import trio
 
 from hadron.model.schema import Retention, StreamSpec
 from hadron.serving.leading import Leading
+from hadron.sim.watch.leftovers import left_by
 from hadron.sim.world.replica_set import World
 from hadron.transactions.part import Transactions
 
@@ -86,7 +87,13 @@ async def settle(
                 name: found
                 for world in worlds
                 for name in world.names
-                if (found := [*_owed(world, name), *_unheard(world, name, places)])
+                if (
+                    found := [
+                        *_owed(world, name),
+                        *_unheard(world, name, places),
+                        *_left_over(world, name),
+                    ]
+                )
             }
             if not owed:
                 break
@@ -102,6 +109,12 @@ def _unheard(world: World, name: str, places: Mapping[str, str]) -> Iterator[str
         for node in known.nodes:
             if places.get(node.name, node.address) != node.address:
                 yield f"where {node.name} is: {places[node.name]}, not {node.address}"
+
+
+def _left_over(world: World, name: str) -> Iterator[str]:
+    """W9, once it has done what it must."""
+    if world.listens(name):
+        yield from left_by(world.node(name))
 
 
 def _longest_age_ms(world: World) -> int:

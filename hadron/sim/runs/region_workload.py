@@ -83,31 +83,33 @@ class RegionsRun:
             await actor.run()
             working.pop(actor.host, None)
 
-        async with trio.open_nursery() as clients:
-            for actor in crowd:
-                clients.start_soon(live, actor)
-            async with trio.open_nursery() as faults:
-                faults.start_soon(run_region_faults, run.regions, self.plan or FaultPlan())
-                with repeating(
-                    faults, chance, run.regions.faults, share=repeated, lost=repeated / 3
-                ):
-                    await self._under_faults(run)
-                faults.cancel_scope.cancel()
-            await run.heal()
-            clients.start_soon(run.operate)
-            for actor in crowd:
-                actor.stop()
-            # First: a set that is left behind would only be seen as a group that does not end.
-            await run.regions.wait_same_schema()
-            async with trio.open_nursery() as nursery:
-                # Beside the rest: a set of one whose clock was ahead keeps stages waiting as long.
-                nursery.start_soon(run.publish_once_more)
-                nursery.start_soon(_drain, run)
-                for part in parts:
-                    nursery.start_soon(part.drain)
-            await _until_ended(working)
+        async with trio.open_nursery() as operating:
+            async with trio.open_nursery() as clients:
+                for actor in crowd:
+                    clients.start_soon(live, actor)
+                async with trio.open_nursery() as faults:
+                    faults.start_soon(run_region_faults, run.regions, self.plan or FaultPlan())
+                    with repeating(
+                        faults, chance, run.regions.faults, share=repeated, lost=repeated / 3
+                    ):
+                        await self._under_faults(run)
+                    faults.cancel_scope.cancel()
+                await run.heal()
+                operating.start_soon(run.operate)
+                for actor in crowd:
+                    actor.stop()
+                # First: a set that is left behind would only be seen as a group that does not end.
+                await run.regions.wait_same_schema()
+                async with trio.open_nursery() as nursery:
+                    # Beside the rest: where a clock was ahead stages wait as long in a set of one.
+                    nursery.start_soon(run.publish_once_more)
+                    nursery.start_soon(_drain, run)
+                    for part in parts:
+                        nursery.start_soon(part.drain)
+                await _until_ended(working)
+                clients.cancel_scope.cancel()
             verdict = await run.finish()
-            clients.cancel_scope.cancel()
+            operating.cancel_scope.cancel()
         found = judgement(verdict)
         for part in parts:
             found.violations += part.complaints()

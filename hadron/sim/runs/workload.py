@@ -87,19 +87,22 @@ class RandomRun:
             if objects := part.objects():
                 await run.declare_objects(objects)
             crowd += part.actors()
-        async with trio.open_nursery() as clients:
-            for actor in crowd:
-                clients.start_soon(actor.run)
-            async with trio.open_nursery() as faults:
-                faults.start_soon(run_faults, world, self.plan or FaultPlan())
-                await self._under_faults(run.history)
-                faults.cancel_scope.cancel()
-            await run.heal()
-            clients.start_soon(run.operate)
-            for actor in crowd:
-                actor.stop()
-            verdict = await run.finish(groups)
-            clients.cancel_scope.cancel()
+        async with trio.open_nursery() as operating:
+            async with trio.open_nursery() as clients:
+                for actor in crowd:
+                    clients.start_soon(actor.run)
+                async with trio.open_nursery() as faults:
+                    faults.start_soon(run_faults, world, self.plan or FaultPlan())
+                    await self._under_faults(run.history)
+                    faults.cancel_scope.cancel()
+                await run.heal()
+                operating.start_soon(run.operate)
+                for actor in crowd:
+                    actor.stop()
+                await run.drain(groups)
+                clients.cancel_scope.cancel()
+            verdict = await run.finish()
+            operating.cancel_scope.cancel()
         found = judgement(verdict)
         for part in run.parts:
             found.violations += part.complaints()
@@ -181,8 +184,9 @@ class Run:
             await self.world.operate({event.subject for event in self.history.events("damage")})
             await trio.sleep(0.5)
 
-    async def finish(self, groups: Sequence[GroupPlan] = ()) -> Verdict:
-        """Publish once more, drain the groups, stop the nodes, and judge."""
+    async def drain(self, groups: Sequence[GroupPlan] = ()) -> None:
+        """Publish once more, and have all done that is to be done."""
+        world = self.world
         world = self.world
         await self._publish_once_more()
         with trio.move_on_after(_DRAIN_S):
@@ -197,6 +201,10 @@ class Run:
                     nursery.start_soon(self._finish_pipeline)
                 for part in self.parts:
                     nursery.start_soon(part.drain)
+
+    async def finish(self) -> Verdict:
+        """Wait until all is at rest, stop the nodes, and judge."""
+        world = self.world
         await world.wait_in_step()
         self.owed = await settle([world])
         await world.wait_in_step()

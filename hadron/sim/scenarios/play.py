@@ -382,6 +382,7 @@ class Directed:
         async with trio.open_nursery() as nursery:
             await play.heal()
             nursery.start_soon(play.operate)
+            await play.drain()
             verdict = await play.finish()
             nursery.cancel_scope.cancel()
         return judgement(verdict)

@@ -15,6 +15,7 @@ from hadron.sim.checks import checker
 from hadron.sim.checks import regions as region_checks
 from hadron.sim.checks.rules import ORACLES
 from hadron.sim.mutants import MUTANTS
+from hadron.sim.mutants.transaction_edits import PLANTED
 from hadron.sim.scenarios import SCENARIOS
 from hadron.sim.tests.test_rules import complaints
 
@@ -110,7 +111,8 @@ def _oracles() -> frozenset[str]:
 
 def holds(name: str) -> bool:
     """Whether there is a test, a scenario, a planted bug, a check or a complaint of that name."""
-    return name in _tests() or name in SCENARIOS or name in MUTANTS or name in _oracles()
+    planted = MUTANTS.keys() | PLANTED.keys()
+    return name in _tests() or name in SCENARIOS or name in planted or name in _oracles()
 
 
 @cache

@@ -28,6 +28,7 @@
     sending    D1: what leaves producers
     feeds      A3: what members lack is sent
     tallies    W2: what is counted is what is there
+    leftovers  W9: what nodes at rest still hold of what is over
 
 What each entry does to the tables is held against a model of them (`hadron.sim.model`).
 

@@ -1,0 +1,201 @@
+"""W9: what is over leaves nothing behind.
+
+Whoever serves keeps something of everybody whom it serves: a lock, a place in a line, a note that
+somebody is to be told. Where one of them stays when its reason is gone, nothing is wrong for hours;
+then memory is full, or what nobody holds any more is refused to all. So when a world is healed, and
+nobody asks for anything, all objects of a node are walked through: every table, list and queue in
+them is empty, but for those that are named here, and what their kind allows.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterator, Mapping
+from types import MethodType
+from typing import Any, Final
+
+from hadron.node.runtime import Node
+
+_PRODUCT: Final = "hadron."
+_CONTAINERS: Final = dict, list, set, deque
+_NOT_OF_A_NODE: Final = ("hadron.sim", "hadron.fakes", "hadron.testing", "hadron.wire._pb")
+
+MADE_ONCE: Final = """
+    node.accepting:Acceptor _for_kept_places _handlers
+    partition.observers:Observers _subscribed
+    replication.life:Course _steps
+    server.forwarding:ForwardingService _handlers
+    serving.catalog:Catalog _listeners
+    serving.leading:Leading _parts
+    serving.lock_table:LockTable _listeners
+    serving.visible:VisibleStreams _on_gone _on_opened
+    state.machine:Feature commands declared deleted gathers leftovers seals statements
+    state.machine:StateMachine _apply _gather _seal _statements
+    wire.connection:Connection _handlers
+"""
+"""What code has put together as a node, or its leadership, was made."""
+
+OF_NODES: Final = """
+    metadata.pusher:SchemaPusher _troubles
+    node.accepting:Acceptor _open
+    node.directory:Directory _registered _sets
+    node.discovery:Discovery _peers _strangers
+    node.leader_links:LeaderLinks _links
+    node.leader_links:_Link _ways
+    node.rounds:Rounds _tried
+    replication.feeding:Feeding applied_by diverged feeds
+    replication.follower:FollowerLog _configurations
+    replication.learners:Learners _feeds
+    replication.majority:MajorityRounds _answered _feeds
+    replication.membership:Membership addresses
+    replication.peers:PeerLinks links
+    replication.quorum:Quorum _persisted _voters
+    replication.stalls:MajorityStalls _feeds
+    replication.starts:PeerStarts _members
+    server.forwarding:ForwardingService _ways
+    serving.catalog:Catalog replica_sets
+    storage.identity:IdentityFile peer_starts
+    storage.presence:Presence _known
+    transactions.machine:Machine _unfinished
+    transactions.part:Transactions away
+    transactions.remotes:Remotes _remotes
+    wire.connection:Connection _calls _scopes
+"""
+"""By node, or by replica set: of those that there are."""
+
+OF_OBJECTS: Final = """
+    delivery.groups:Groups _by_id _drivers
+    endpoints.driver:Endpoints _streams
+    endpoints.machine:Broker _watched endpoints
+    exchanges.driver:Exchanges _drivers
+    node.pipelines.outputs:StageOutputs _numbers
+    pipelines.assignments:Assignments _assigned _taken
+    pipelines.awaiting:Awaiting _followers
+    pipelines.consumer:Consumer _inputs followers
+    pipelines.dispatcher:Dispatcher definitions
+    pipelines.driver:Pipelines _drivers _scopes
+    serving.catalog:Catalog _by_id _by_name _gone _ids
+    serving.lock_table:LockTable _ranges
+    serving.retention:RetentionDriver _due_s _limits_seen _room
+    serving.visible:VisibleStreams _begun _ends _first _next _waiting _watchers
+"""
+"""By stream, group, pipeline, exchange or endpoint: of those that are declared, or were."""
+
+WITH_BOUNDS: Final = """
+    delivery.sessions:Silence _heap
+    delivery.waiting:Waiting _delayed _due _firsts _items
+    endpoints.choice:Choice _regions
+    endpoints.latencies:Latencies _latest_s
+    exchanges.rates:Rate _counts
+    node.directory:Directory _refused
+    replication.feed:Packed bodies
+    replication.feed:Ring _by_first _latest
+    replication.life:Course _story
+    replication.snapshots:_Outgoing _chunks
+    replication.trimming:LogHorizon _buckets
+    replication.trimming:LogTrimmer _pins
+    serving.visible:VisibleStreams _order _recent
+    storage.store:Readers _idle
+    transactions.machine:Machine _effects
+"""
+"""What is remembered of the latest, so many bytes or so long: bounds that have rules of their own.
+What is in it is not looked at."""
+
+AT_MOST_ONE: Final = """
+    serving.retention:RetentionDriver _came
+    transactions.blocks:Blocks _blocks _callers
+    transactions.callers:Callers _end _send
+"""
+"""Of streams, the one that was looked at last; of callers, a feature that does transactions itself.
+Of clients' calls nothing is left."""
+
+
+def _named(lines: str, kind: str) -> dict[str, str]:
+    found: dict[str, str] = {}
+    for line in lines.strip().splitlines():
+        owner, *attributes = line.split()
+        found.update((f"{owner}.{attribute}", kind) for attribute in attributes)
+    return found
+
+
+KINDS: Final[Mapping[str, str]] = {
+    **_named(MADE_ONCE, "made once"),
+    **_named(OF_NODES, "of nodes"),
+    **_named(OF_OBJECTS, "of objects"),
+    **_named(WITH_BOUNDS, "with bounds"),
+    **_named(AT_MOST_ONE, "at most one"),
+}
+"""By "module:Class.attribute", the module below `hadron`: what may be in it at rest."""
+
+
+def left_by(node: Node) -> Iterator[str]:
+    """What a node, which is at rest, holds and has no reason for."""
+    catalog = node.member._schema_copy.catalog
+    return leftovers(
+        node,
+        nodes=sum(1 + len(each.nodes) for each in node.discovery.sets()),
+        objects=len(catalog._by_id) + len(catalog._gone),
+    )
+
+
+def leftovers(owner: Any, *, nodes: int, objects: int) -> Iterator[str]:
+    """What the objects hold that `owner` refers to, beyond what there may be of each kind.
+
+    Args:
+        nodes: of the cluster, and its replica sets.
+        objects: that are declared, or were.
+    """
+    # Each stream may have as many groups; of nodes some have been others before.
+    most = {"of nodes": 4 * nodes, "of objects": 4 * (1 + objects), "at most one": 1}
+    for where, count in sorted(kept(owner).items()):
+        kind = KINDS.get(where, "")
+        if count > most.get(kind, count if kind else 0):
+            yield f"room for {count} of what is over, in {where} (W9)"
+
+
+def kept(owner: Any) -> Mapping[str, int]:
+    """How much is in the fullest container of each attribute of all that `owner` refers to."""
+    found: dict[str, int] = {}
+    seen: set[int] = set()
+    waiting: deque[Any] = deque([owner])
+    # What is seen is held: the id of what is gone would be another one's.
+    alive: list[Any] = []
+    while waiting:
+        each = waiting.popleft()
+        if isinstance(each, MethodType):
+            each = each.__self__
+        if id(each) in seen:
+            continue
+        seen.add(id(each))
+        alive.append(each)
+        module = type(each).__module__
+        if isinstance(each, (*_CONTAINERS, tuple, frozenset)):
+            waiting.extend(each)
+            if isinstance(each, dict):
+                waiting.extend(each.values())
+        elif module.startswith(_PRODUCT) and not module.startswith(_NOT_OF_A_NODE):
+            for name, value in _attributes(each):
+                where = f"{module.removeprefix(_PRODUCT)}:{type(each).__qualname__}.{name}"
+                if isinstance(value, _CONTAINERS):
+                    found[where] = max(found.get(where, 0), _fullest(value))
+                if KINDS.get(where) != "with bounds":
+                    waiting.append(value)
+    return found
+
+
+def _fullest(container: Any) -> int:
+    """How much is in it, or in one that it contains."""
+    within = container.values() if isinstance(container, dict) else container
+    return max(
+        [len(container), *(_fullest(each) for each in within if isinstance(each, _CONTAINERS))]
+    )
+
+
+def _attributes(owner: Any) -> Iterator[tuple[str, Any]]:
+    yield from getattr(owner, "__dict__", {}).items()
+    for cls in type(owner).__mro__:
+        slots = cls.__dict__.get("__slots__", ())
+        for name in (slots,) if isinstance(slots, str) else slots:
+            mangled = f"_{cls.__name__.lstrip('_')}{name}" if name.startswith("__") else name
+            if hasattr(owner, mangled):
+                yield mangled, getattr(owner, mangled)
