@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from hadron.sim.watch import leftovers as room
-from hadron.sim.watch.leftovers import KINDS, kept, leftovers
+from hadron.sim.watch.leftovers import KINDS, kept, leftovers, reached
 
 HERE = "hadron.tests"
 
@@ -51,7 +51,7 @@ def test_what_is_kept_is_found_behind_lists_slots_and_methods() -> None:
     owner = Owner(
         parts=({"a": [Slotted()]},), on_news=listener.listen, none={}, nested={"s": {1: 1, 2: 2}}
     )
-    assert kept(owner) == {
+    assert kept(reached(owner)) == {
         "tests:Owner.nested": 2,
         "tests:Owner.none": 0,
         "tests:Owner.waiting": 1,
@@ -62,14 +62,14 @@ def test_what_is_kept_is_found_behind_lists_slots_and_methods() -> None:
 
 def test_what_is_not_of_the_product_is_not_looked_into(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Slotted, "__module__", "hadron.fakes.network")
-    assert kept(Owner(network=Slotted())) == {}
+    assert kept(reached(Owner(network=Slotted()))) == {}
 
 
 def test_what_refers_to_itself_has_an_end() -> None:
     peers: list[Owner] = []
     owner = Owner(peers=peers)
     peers.append(owner)
-    assert kept(owner) == {"tests:Owner.peers": 1}
+    assert kept(reached(owner)) == {"tests:Owner.peers": 1}
 
 
 def test_what_no_kind_allows_is_told(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -10,11 +10,13 @@ them is empty, but for those that are named here, and what their kind allows.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from types import MethodType
 from typing import Any, Final
 
 from hadron.node.runtime import Node
+from hadron.wire.budget import Budget
+from hadron.wire.connection import Connection
 
 _PRODUCT: Final = "hadron."
 _CONTAINERS: Final = dict, list, set, deque
@@ -147,15 +149,28 @@ def leftovers(owner: Any, *, nodes: int, objects: int) -> Iterator[str]:
     """
     # Each stream may have as many groups; of nodes some have been others before.
     most = {"of nodes": 4 * nodes, "of objects": 4 * (1 + objects), "at most one": 1}
-    for where, count in sorted(kept(owner).items()):
+    found = reached(owner)
+    for where, count in sorted(kept(found).items()):
         kind = KINDS.get(where, "")
         if count > most.get(kind, count if kind else 0):
             yield f"room for {count} of what is over, in {where} (W9)"
+    yield from _miscounted(found)
 
 
-def kept(owner: Any) -> Mapping[str, int]:
-    """How much is in the fullest container of each attribute of all that `owner` refers to."""
+def kept(objects: Iterable[Any]) -> Mapping[str, int]:
+    """How much is in the fullest container of each attribute of these."""
     found: dict[str, int] = {}
+    for each in objects:
+        for name, value in _attributes(each):
+            if isinstance(value, _CONTAINERS):
+                where = _where(each, name)
+                found[where] = max(found.get(where, 0), _fullest(value))
+    return found
+
+
+def reached(owner: Any) -> list[Any]:
+    """All objects of the product that `owner` refers to, itself included."""
+    found: list[Any] = []
     seen: set[int] = set()
     waiting: deque[Any] = deque([owner])
     # What is seen is held: the id of what is gone would be another one's.
@@ -174,13 +189,33 @@ def kept(owner: Any) -> Mapping[str, int]:
             if isinstance(each, dict):
                 waiting.extend(each.values())
         elif module.startswith(_PRODUCT) and not module.startswith(_NOT_OF_A_NODE):
-            for name, value in _attributes(each):
-                where = f"{module.removeprefix(_PRODUCT)}:{type(each).__qualname__}.{name}"
-                if isinstance(value, _CONTAINERS):
-                    found[where] = max(found.get(where, 0), _fullest(value))
-                if KINDS.get(where) != "with bounds":
-                    waiting.append(value)
+            found.append(each)
+            waiting.extend(
+                value
+                for name, value in _attributes(each)
+                if KINDS.get(_where(each, name)) != "with bounds"
+            )
     return found
+
+
+def _where(owner: Any, attribute: str) -> str:
+    """As `KINDS` names it."""
+    cls = type(owner)
+    return f"{cls.__module__.removeprefix(_PRODUCT)}:{cls.__qualname__}.{attribute}"
+
+
+def _miscounted(objects: Sequence[Any]) -> Iterator[str]:
+    """W2: what connections hold together, where those that have left have given all back."""
+    connections = [each for each in objects if isinstance(each, Connection)]
+    for budget in (each for each in objects if isinstance(each, Budget)):
+        held = [each for each in connections if each._budget is budget]
+        for what, counted, there in (
+            ("bytes that connections hold", budget.held_bytes, [each._charged for each in held]),
+            ("bytes that are being read", budget._reading_bytes, [each.reserved for each in held]),
+            ("calls of connections", budget.calls, [each._answering for each in held]),
+        ):
+            if counted != sum(there):
+                yield f"a count: {counted} {what}, and there are {sum(there)} (W2)"
 
 
 def _fullest(container: Any) -> int:
