@@ -11,10 +11,9 @@ import trio
 from hadron.metadata.driver import SchemaDriver
 from hadron.metadata.pusher import ReplicaSets
 from hadron.model.errors import FrameError, MetadataBehindError, PeerError
-from hadron.node.set_messages import offsets_of
 from hadron.serving.leading import Leading
 from hadron.state.streams.retention import Kept, kept
-from hadron.wire.messages import Method, method, streams_pb2
+from hadron.wire.messages import Method, method, offsets_of, streams_pb2
 
 _OFFSETS: Final = method("Offsets")
 

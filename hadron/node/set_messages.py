@@ -9,7 +9,7 @@ from hadron.model.limits import MAX_MEMBERS
 from hadron.model.problems import shorten
 from hadron.model.replica_sets import KnownNode, KnownSet
 from hadron.node.replica_set import parse_address, parse_name, parse_set_name
-from hadron.wire.messages import check_epoch, check_number, cluster_pb2, streams_pb2
+from hadron.wire.messages import check_epoch, check_number, cluster_pb2
 
 _UUID_BYTES = 16
 
@@ -81,15 +81,3 @@ def _node(message: cluster_pb2.Node) -> KnownNode:
         parse_address(message.address),
         check_number("stated_ms", message.stated_ms),
     )
-
-
-def offsets_of(
-    partition: str, answer: streams_pb2.OffsetsResponse
-) -> streams_pb2.OffsetsResponse.Partition:
-    """What the leader of a partition tells of it. Raises `FrameError` when that is not of one."""
-    if len(answer.partitions) != 1:
-        raise FrameError(
-            f"the leader of {partition} told of {len(answer.partitions)} partitions of a stream, "
-            "not of one"
-        )
-    return answer.partitions[0]

@@ -225,6 +225,18 @@ caller's huge name would else fit into no frame, and end the connection instead 
 _KEPT_END: Final = 1_000
 
 
+def offsets_of(
+    partition: str, answer: streams_pb2.OffsetsResponse
+) -> streams_pb2.OffsetsResponse.Partition:
+    """What the leader of a partition tells of it. Raises `FrameError` when that is not of one."""
+    if len(answer.partitions) != 1:
+        raise FrameError(
+            f"the leader of {partition} told of {len(answer.partitions)} partitions of a stream, "
+            "not of one"
+        )
+    return answer.partitions[0]
+
+
 def error_to_message(error: HadronError) -> common_pb2.Error:
     message = common_pb2.Error(
         code=error.code,

@@ -18,7 +18,7 @@ from hadron.client.consuming.settings import start_text
 from hadron.client.schema.catalog import Catalog
 from hadron.client.terms.arguments import names_of, patience_of, text_of
 from hadron.model.errors import NotFoundError, RequestError
-from hadron.wire.messages import Method, groups_pb2, method, streams_pb2
+from hadron.wire.messages import Method, groups_pb2, method, offsets_of, streams_pb2
 
 _LIST: Final = method("ListGroups")
 _DESCRIBE: Final = method("DescribeGroup")
@@ -196,7 +196,7 @@ class GroupCalls:
                 answer, _ = await self._session.request(
                     partition, _OFFSETS, streams_pb2.OffsetsRequest(**place), timeout_s=within_s
                 )
-                (there,) = answer.partitions
+                there = offsets_of(partition, answer)
                 request.to = str(max(there.first_offset, there.next_offset - before_end))
             answer, _ = await self._session.request(partition, what, request, timeout_s=within_s)
             return make(partition, answer)

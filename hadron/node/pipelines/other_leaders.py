@@ -20,7 +20,6 @@ from hadron.model.errors import (
 )
 from hadron.model.ids import NO_BALLOT, Ballot
 from hadron.node.other_sets import address_of
-from hadron.node.set_messages import offsets_of
 from hadron.pipelines.sources import READ_BYTES, Gap, RemoteSource
 from hadron.wire.connection import Connection
 from hadron.wire.dialing import dial, talk
@@ -30,6 +29,7 @@ from hadron.wire.messages import (
     ballot_to,
     check_number,
     method,
+    offsets_of,
     pipelines_pb2,
     streams_pb2,
 )

@@ -11,11 +11,13 @@ import pytest
 import trio
 
 from hadron.client import Client
+from hadron.client.consuming import groups
 from hadron.client.producing.tests.test_failover import SETS, declare
 from hadron.client.tests.fake_node import FakeNode
 from hadron.client.tests.support import served
 from hadron.model.errors import IncompleteError, NotFoundError, PeerError, RequestError
 from hadron.testing.nodes import Cluster, running_cluster
+from hadron.wire.messages import Method, streams_pb2
 
 EU, US, US1 = SETS
 WITHIN_S = 0.5
@@ -132,3 +134,20 @@ async def test_all_leaders_are_asked_at_the_same_time() -> None:
     async with served(node) as (_, client):
         assert await client.groups("s", within_s=5.0) == []
     assert len(waiting) == 8
+
+
+async def test_a_leader_that_tells_nothing_of_its_partition_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with two_regions(tmp_path) as (_, client):
+        request = client._session.request
+
+        async def answered(partition: str, what: Method, *given: Any, **named: Any) -> Any:
+            if (partition, what) == (US, groups._OFFSETS):
+                return streams_pb2.OffsetsResponse(), b""
+            return await request(partition, what, *given, **named)
+
+        monkeypatch.setattr(client._session, "request", answered)
+        with pytest.raises(IncompleteError, match="told of 0 partitions") as heard:
+            await client.reset_group("s", "g", -2)
+        assert [each.partition for each in heard.value.found] == [EU]
