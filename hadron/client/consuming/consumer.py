@@ -94,6 +94,8 @@ class Consumer(AckSender):
         self._paused = False
         self._told_late = False
         self._told_nack = False
+        self._said = 0
+        """To leaders, besides what goes together."""
         self._record_type = record_type(settings.value_deserializer)
         self.on_look: Callable[[float, float], None] = lambda *_: None
         """Of who has taken parcels to hand them out itself; see `give_old_back`."""
@@ -261,7 +263,7 @@ class Consumer(AckSender):
     def acknowledged(self, channel: Channel, again: bool) -> bool:
         if not channel.alive:
             self.ack_too_late(again)
-            return False
+            return self.said()
         if channel.acks.count >= ACKS_PER_MESSAGE:
             channel.send_acks()
             return True
@@ -269,6 +271,10 @@ class Consumer(AckSender):
             self._ack_news.set()
             self._ack_news = None
         return False
+
+    def said(self) -> bool:
+        self._said += 1
+        return self._said % ACKS_PER_MESSAGE == 0
 
     def check_process(self) -> None:
         """Raises `ForkedError` in a child process."""

@@ -23,6 +23,10 @@ from hadron.wire.messages import text_to
 _MAX_DELAY_S: Final = 49 * 86_400
 """Milliseconds are 32 bits on the wire."""
 
+_MAX_REASON: Final = 500
+"""Characters that a leader keeps of a reason (`delivery.driver`). Each record that is given back is
+told it: ten thousand times a MiB waited to be sent."""
+
 
 class Source(NamedTuple):
     """Whose deliveries they are: of which client, stream and group."""
@@ -202,6 +206,10 @@ class AckSender(Protocol):
         should get a turn."""
         ...
 
+    def said(self) -> bool:
+        """Something else was said to a leader; returns the same."""
+        ...
+
     def nack_too_late(self) -> None:
         """Something was given back after it had been acknowledged."""
         ...
@@ -242,12 +250,16 @@ class Delivery(AnyDelivery[AckSender]):
             self._subscription.nack_too_late()
         else:
             parcel.channel.send_nack(parcel.number, [(offset, offset)], after_ms, reason)
+            if self._subscription.said():
+                await anyio.lowlevel.checkpoint()
 
     async def extend(self) -> None:
         """Still at work: the ack deadline starts again, for all records that came together. For
         what another member has got meanwhile it does nothing: `flush` tells of that."""
         parcel, offset = self._parcel, self.record.offset
         parcel.channel.send_extend(parcel.number, [(offset, offset)])
+        if self._subscription.said():
+            await anyio.lowlevel.checkpoint()
 
 
 class DeliveryBatch(AnyDeliveryBatch[AckSender]):
@@ -269,11 +281,15 @@ class DeliveryBatch(AnyDeliveryBatch[AckSender]):
             return
         for parcel in self._parcels:
             parcel.channel.send_nack(parcel.number, parcel.ranges(), after_ms, reason)
+            if self._subscription.said():
+                await anyio.lowlevel.checkpoint()
 
     async def extend(self) -> None:
         """Still at work: the ack deadline of all of them starts again."""
         for parcel in self._parcels:
             parcel.channel.send_extend(parcel.number, parcel.ranges())
+            if self._subscription.said():
+                await anyio.lowlevel.checkpoint()
 
 
 def delay_ms(delay_s: float | timedelta | None) -> int | None:
@@ -285,4 +301,4 @@ def delay_ms(delay_s: float | timedelta | None) -> int | None:
 
 def nack_reason(reason: str) -> str:
     """As it is sent. Raises `RequestError` for what is no text."""
-    return text_to(text_of("reason", reason)) if reason != "" else ""
+    return text_to(text_of("reason", reason)[:_MAX_REASON]) if reason != "" else ""

@@ -6,7 +6,7 @@ record stands, and not its bytes, which are its whole batch's.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from copy import copy
 from typing import Any, Final, NamedTuple, TypeAlias, cast
 
@@ -19,7 +19,7 @@ from hadron.client.consuming.subscription import Subscription
 from hadron.doors.clients import Clients
 from hadron.doors.grpc.messages import stored_record
 from hadron.doors.grpc.reading import position_of
-from hadron.doors.grpc.requests import parse, receive_opening, senseless
+from hadron.doors.grpc.requests import deliveries, parse, receive_opening, senseless
 from hadron.doors.grpc.rpc import Talk
 from hadron.model.errors import NotFoundError, RequestError
 from hadron.model.ids import DEFAULT_NAMESPACE
@@ -79,14 +79,14 @@ class Member:
         self._credit: int | None = None
         self._news = trio.Event()
 
-    def take(self, ids: Iterable[int]) -> list[Delivery]:
+    def take(self, ids: Sequence[int]) -> list[Delivery]:
         """These are dealt with. Raises `RequestError` for one that is not out, or is a
         transaction's."""
         wanted = self._checked(ids)
         self._news.set()
         return [self._pop(each) for each in wanted]
 
-    def claim(self, ids: Iterable[int]) -> dict[int, Delivery]:
+    def claim(self, ids: Sequence[int]) -> dict[int, Delivery]:
         """These are dealt with if a transaction is committed. Raises like `take`."""
         wanted = self._checked(ids)
         self._claimed.update(wanted)
@@ -101,8 +101,8 @@ class Member:
                     self._pop(each)
             self._news.set()
 
-    def _checked(self, ids: Iterable[int]) -> list[int]:
-        wanted = list(dict.fromkeys(ids))
+    def _checked(self, ids: Sequence[int]) -> list[int]:
+        wanted = deliveries(ids)
         for each in wanted:
             if each in self._claimed:
                 raise RequestError(
@@ -199,7 +199,7 @@ class Member:
                 for each in self.take(nack.ids):
                     await each.nack(delay_s, nack.reason)
             elif kind == "extend":
-                for number in request.extend.ids:
+                for number in deliveries(request.extend.ids):
                     if (held := self._out.get(number)) is not None:
                         await held.extend()
             elif kind == "credit":

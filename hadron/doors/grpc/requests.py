@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, TypeVar
 
 from google.protobuf.message import DecodeError, Message
@@ -9,6 +10,8 @@ from google.protobuf.message import DecodeError, Message
 from hadron.doors.grpc.limits import MAX_PUBLISHED
 from hadron.doors.grpc.rpc import Talk
 from hadron.model.errors import RequestError
+from hadron.model.limits import MAX_RANGES
+from hadron.wire.messages import check_count as check_items
 
 _M = TypeVar("_M", bound=Message)
 
@@ -47,6 +50,13 @@ def check_count(what: str, count: int) -> None:
     """Raises `RequestError` for none, and for too many, with `what` there are so many of."""
     if not 1 <= count <= MAX_PUBLISHED:
         raise RequestError(what.format(count), f"publish 1 to {MAX_PUBLISHED} at a time")
+
+
+def deliveries(ids: Sequence[int]) -> list[int]:
+    """Those that are named, once each. Raises `RequestError` for more than frames may name in a
+    message: each is looked for, and may be one that is sent."""
+    check_items("deliveries", len(ids), MAX_RANGES)
+    return list(dict.fromkeys(ids))
 
 
 def senseless(talk: Talk, kind: str | None, expected: str) -> RequestError:

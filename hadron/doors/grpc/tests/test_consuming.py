@@ -19,18 +19,25 @@ from hadron.model.errors import RequestError
 from hadron.model.limits import SUBSCRIPTION_BATCH_MEMORY
 from hadron.model.record_batch import RecordBatch
 from hadron.testing.nodes import Nodes
+from hadron.wire._pb import groups_pb2
 from hadron.wire._pb import records_pb2 as pb
+from hadron.wire.framed_calls import FramedCall
 
 
 class Heard:
-    """Notes what a member is handed; `sent` has ids and offsets."""
+    """Notes what a member is handed; `sent` has ids and offsets. Its program says what is in
+    `said`."""
 
     def __init__(self) -> None:
         self.sent: list[tuple[int, int]] = []
+        self.said: list[bytes] = []
 
     async def send(self, data: bytes) -> None:
         delivery = pb.ConsumeEvent.FromString(data).delivery
         self.sent.append((delivery.id, delivery.record.offset))
+
+    async def receive(self) -> bytes | None:
+        return self.said.pop(0) if self.said else None
 
     async def until(self, count: int) -> None:
         with trio.fail_after(10):
@@ -133,3 +140,58 @@ async def test_what_is_out_keeps_no_batch(tmp_path: Path, monkeypatch: pytest.Mo
         await subscription.flush()
         await heard.until(53)
         assert heard.sent[-1] == (53, 0)
+
+
+async def test_who_names_much_in_a_request_keeps_nobody_waiting(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(consuming, "MAX_IN_FLIGHT", 2_000)
+    sent: list[groups_pb2.SubscribeRequest] = []
+    send = FramedCall.send
+
+    def note(call: FramedCall, message: Any, *others: Any, **more: Any) -> None:
+        if isinstance(message, groups_pb2.SubscribeRequest):
+            sent.append(message)
+        send(call, message, *others, **more)
+
+    async def count(turns: list[None]) -> None:
+        while True:
+            turns.append(None)
+            await trio.lowlevel.checkpoint()
+
+    async with consumed(tmp_path, max_in_flight=2_000) as (member, heard, subscription):
+        async with member.client.producer("s") as producer:
+            await producer.send_many([b"x"] * 998)
+        await heard.until(1_000)
+        monkeypatch.setattr(FramedCall, "send", note)
+        ids = list(range(1, 1_001))
+        for said in (
+            pb.ConsumeRequest(extend=pb.ConsumeRequest.Extend(ids=ids * 10)),
+            pb.ConsumeRequest(nack=pb.ConsumeRequest.Nack(ids=ids, reason="x" * (1 << 20))),
+        ):
+            turns: list[None] = []
+            sent.clear()
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(count, turns)
+                heard.said = [said.SerializeToString()]
+                await member.listen(subscription)
+                nursery.cancel_scope.cancel()
+            assert len(sent) <= len(ids) + 1
+            assert len(turns) > len(ids) // 200
+            assert max(len(each.nack.reason) for each in sent) <= 500
+
+
+@pytest.mark.parametrize("kind", ["Ack", "Nack", "Extend"])
+async def test_a_request_names_ten_thousand_deliveries_at_most(tmp_path: Path, kind: str) -> None:
+    async with consumed(tmp_path) as (member, heard, subscription):
+        of_kind = getattr(pb.ConsumeRequest, kind)
+        said = pb.ConsumeRequest(**{kind.lower(): of_kind(ids=[1] * 10_001)})
+        heard.said = [said.SerializeToString()]
+        with pytest.raises(RequestError, match="10001 deliveries in one message") as refused:
+            await member.listen(subscription)
+        assert refused.value.hint == "send them in several messages"
+        said = pb.ConsumeRequest(**{kind.lower(): of_kind(ids=[1] * 10_000)})
+        heard.said = [said.SerializeToString()]
+        await member.listen(subscription)
+        with pytest.raises(RequestError, match="10001 deliveries in one message"):
+            member.claim([2] * 10_001)
