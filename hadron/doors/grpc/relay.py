@@ -206,15 +206,10 @@ class _Way:
         self.connection = connection
         self.calls = 0
         self.was_used = True
-        self._tunnels: dict[str, Tunnel] = {}
 
     def caller(self, replica_set: str) -> Caller:
-        if not replica_set:
-            return self.connection
-        tunnel = self._tunnels.get(replica_set)
-        if tunnel is None:
-            tunnel = self._tunnels[replica_set] = Tunnel(self.connection, replica_set)
-        return tunnel
+        """A tunnel is its call's only: a program may name any set, and nothing is kept of that."""
+        return Tunnel(self.connection, replica_set) if replica_set else self.connection
 
 
 class Relays:
@@ -232,6 +227,7 @@ class Relays:
         self._on_change = on_change
         self._nursery: trio.Nursery | None = None
         self._ways: dict[str, _Way] = {}
+        """Of those without calls, that which has been so for longest is first."""
         self._methods = offered()
 
     async def run(self, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
@@ -270,6 +266,8 @@ class Relays:
 
         def over() -> None:
             way.calls -= 1
+            if self._ways.get(rpc.peer) is way:
+                self._ways[rpc.peer] = self._ways.pop(rpc.peer)
             before()
 
         rpc.on_over = over
@@ -281,16 +279,26 @@ class Relays:
         way = self._ways.get(peer)
         if way is not None and not way.connection.is_closed:
             return way
-        if len(self._ways) >= _MAX_CONNECTIONS:
-            raise OverloadedError(
-                f"{_MAX_CONNECTIONS} connections are open at this node's gRPC door",
-                "share connections between calls, or use another node",
-            )
+        if peer not in self._ways and len(self._ways) >= _MAX_CONNECTIONS:
+            self._make_room()
         transport = self.dial_own(rpc.who)
         way = self._ways[peer] = _Way(Connection(transport, dialed=True))
         assert self._nursery is not None
         self._nursery.start_soon(self._keep, peer, way)
         return way
+
+    def _make_room(self) -> None:
+        """For one more way. gRPC does not say which of the programs' connections are gone, so one
+        without calls may be. Raises `OverloadedError` where there is none."""
+        for peer, way in self._ways.items():
+            if not way.calls:
+                del self._ways[peer]
+                way.connection.close()
+                return
+        raise OverloadedError(
+            f"{_MAX_CONNECTIONS} connections have calls under way at this node's gRPC door",
+            "share connections between calls, or use another node",
+        )
 
     def dial_own(self, who: str) -> Transport:
         """A connection to this node. Raises `ConnectionLostError` while it takes in none."""

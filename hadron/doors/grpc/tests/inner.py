@@ -21,19 +21,21 @@ from hadron.testing.nodes import CLIENT, Nodes
 
 
 class InnerCall:
-    """A call of a program that reads all that it is sent.
+    """A call of a program that reads all that it is sent, on the connection `peer`.
 
     Attributes:
         answers: as bytes.
         status: how it has failed; None: it has not, or is under way.
     """
 
-    def __init__(self, door: GrpcDoor, path: str, *said: Any) -> None:
+    def __init__(
+        self, door: GrpcDoor, path: str, *said: Any, peer: str = "ipv4:10.0.0.1:5", **metadata: str
+    ) -> None:
         self.answers: list[bytes] = []
         self.status: Status | None = None
         self._is_over = False
         self._news = trio.Event()
-        self._rpc = Rpc(Lane(lambda drain: drain()), self, path, {}, "ipv4:10.0.0.1:5")
+        self._rpc = Rpc(Lane(lambda drain: drain()), self, path, metadata, peer)
         door.accept(self._rpc)
         for each in said:
             self.say(each)
