@@ -31,6 +31,7 @@ from hypercorn.events import Closed, RawData, Updated
 from hypercorn.protocol.h2 import BUFFER_HIGH_WATER, BufferCompleteError, H2Protocol, StreamBuffer
 from hypercorn.trio.worker_context import WorkerContext
 from hypercorn.typing import ConnectionState
+from hyperframe.frame import Frame, GoAwayFrame
 
 from hadron.doors.http import limits as bounds
 from hadron.doors.http.asgi import App, Message, Scope
@@ -261,11 +262,34 @@ class _Buffer(StreamBuffer):
         return data
 
 
+class _Left(Event):
+    """Whoever asks opens no more streams."""
+
+
 class _Protocol(H2Protocol):
     """Hypercorn's, but for what it would let one request do to the others on its connection."""
 
-    exchanges: dict[int, _Exchange]
-    """Those of which something may come, or is to be sent."""
+    def __init__(self, *args: Any) -> None:
+        super().__init__(*args)
+        self.exchanges: dict[int, _Exchange] = {}
+        """Those of which something may come, or is to be sent."""
+        self.is_left = False
+        frames = self.connection._frame_dispatch_table
+        self._terminated = frames[GoAwayFrame]
+        frames[GoAwayFrame] = self._goes_away
+
+    def _goes_away(self, frame: GoAwayFrame) -> tuple[list[Frame], list[Event]]:
+        """A peer that leaves without an error waits for its answers (RFC 9113, 6.8). To h2 the
+        connection has ended then, and nothing could be sent."""
+        if frame.error_code == ErrorCodes.NO_ERROR:
+            return [], [_Left()]
+        frames, events = self._terminated(frame)
+        return frames, events
+
+    @property
+    def is_done(self) -> bool:
+        """It was left, and nothing is under way any more."""
+        return self.is_left and not (self.streams or self.exchanges)
 
     async def _handle_events(self, events: list[Event]) -> None:
         for event in events:
@@ -277,6 +301,8 @@ class _Protocol(H2Protocol):
             elif isinstance(event, StreamEnded):
                 if event.stream_id in self.exchanges:
                     self.exchanges[event.stream_id].end()
+            elif isinstance(event, _Left):
+                self.is_left = True
             elif not isinstance(event, PriorityUpdated):
                 # Priorities are not used any more (RFC 9113, 5.3.2), and Hypercorn keeps those of
                 # streams that are none.
@@ -294,6 +320,9 @@ class _Protocol(H2Protocol):
             # A tunnel, or what Hypercorn does not read.
             self.connection.reset_stream(request.stream_id, ErrorCodes.PROTOCOL_ERROR)
             return
+        if self.is_left:
+            self.connection.reset_stream(request.stream_id, ErrorCodes.REFUSED_STREAM)
+            return
         await super()._create_stream(request)
         self.stream_buffers[request.stream_id] = _Buffer(self.context.event_class)
 
@@ -305,6 +334,7 @@ class _Protocol(H2Protocol):
         # Its answer is out.
         if exchange.is_whole:
             del self.exchanges[stream_id]
+            await self.send(Updated(idle=self.idle))
         else:
             self.task_group.spawn(self._end, stream_id, exchange)
 
@@ -313,6 +343,7 @@ class _Protocol(H2Protocol):
         if self.exchanges.pop(stream_id, None) is not None and not exchange.is_whole:
             # The rest is not wanted (RFC 9113, 8.1).
             await self._reset(stream_id, ErrorCodes.NO_ERROR)
+        await self.send(Updated(idle=self.idle))
 
     async def _reset(self, stream_id: int, code: ErrorCodes) -> None:
         try:
@@ -360,17 +391,16 @@ class _Connection:
         """Of the task that reads."""
         self._has_requests: bool | None = None
         self._protocol = _Protocol(
-            door.app,  # type: ignore[arg-type]
+            door.app,
             door.config,
             WorkerContext(None),
-            self,  # type: ignore[arg-type]
+            self,
             ConnectionState({}),
             False,
             client,
             server,
             self._send,
         )
-        self._protocol.exchanges = {}
 
     async def run(self, first: bytes) -> None:
         """Until it ends, and the applications of all of its requests with it."""
@@ -429,7 +459,10 @@ class _Connection:
             self._look_idle()
 
     def _look_idle(self) -> None:
-        """Without a request it is kept for a while, whatever else comes."""
+        """Without a request it is kept for a while, whatever else comes, unless it was left."""
+        if self._protocol.is_done:
+            self._life.cancel()
+            return
         has_requests = bool(self._protocol.streams)
         if has_requests != self._has_requests:
             self._has_requests = has_requests

@@ -16,7 +16,7 @@ import trio
 import trio.testing
 from h2.errors import ErrorCodes
 from h2.settings import SettingCodes
-from hyperframe.frame import DataFrame
+from hyperframe.frame import DataFrame, GoAwayFrame, PingFrame
 from starlette.responses import Response
 from trio.testing import MockClock
 
@@ -53,7 +53,7 @@ class App:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         body = b""
-        if scope["path"] == "/hold":
+        if scope["path"].startswith("/hold"):
             await self.go_on.wait()
         while scope["path"] != "/unread":
             message = await receive()
@@ -80,7 +80,7 @@ class App:
                 raise
         if scope["path"] == "/early":
             return
-        if scope["path"] == "/large":
+        if scope["path"].endswith("/large"):
             body = b"x" * (1 << 20)
         for _ in range(3 if scope["path"] == "/parts" else 0):
             await send({"type": "http.response.body", "body": b"part,", "more_body": True})
@@ -611,6 +611,47 @@ async def test_http2_without_a_request_is_let_go(autojump_clock: MockClock, worl
                 peer.h2.ping(b"are here")
                 await peer.flush()
         assert world.server.connections == 0
+
+
+@pytest.mark.parametrize("path", ["/hold", "/hold/large"])
+async def test_http2_that_is_left_answers_what_it_has(
+    autojump_clock: MockClock, world: World, path: str
+) -> None:
+    """GOAWAY without an error: no more requests come, those under way are waited for."""
+    async with by_hand(world) as peer:
+        number = await peer.ask("POST", path, end=True)
+        leaves = GoAwayFrame(0, last_stream_id=0, error_code=ErrorCodes.NO_ERROR).serialize()
+        before = peer.h2.get_next_available_stream_id()
+        peer.h2.send_headers(before, [*HEADERS, (":path", "/")], end_stream=True)
+        # What comes with it in one piece counts.
+        ping = PingFrame(0, b"are here").serialize()
+        await peer.stream.write(peer.h2.data_to_send() + leaves + ping)
+        late = await peer.ask("POST", "/", end=True)
+        await until("refused", lambda: late in peer.resets)
+        assert peer.resets == {late: ErrorCodes.REFUSED_STREAM}
+        await until("answered", lambda: before in peer.whole)
+        assert world.server.connections == 1
+        world.app.go_on.set()
+        await until("answered", lambda: number in peer.whole)
+        assert len(peer.bodies[number]) == (1 << 20 if path == "/hold/large" else 1)
+        await until("ended", lambda: not world.server.connections)
+        assert world.app.disconnected == 0
+
+
+@pytest.mark.parametrize("code", [ErrorCodes.NO_ERROR, ErrorCodes.INTERNAL_ERROR])
+async def test_http2_that_is_left_with_nothing_under_way_ends(
+    autojump_clock: MockClock, world: World, code: ErrorCodes
+) -> None:
+    async with by_hand(world) as peer:
+        number = await peer.ask("POST", "/", end=True)
+        await until("answered", lambda: number in peer.whole)
+        if code is not ErrorCodes.NO_ERROR:
+            # Nor does it wait for anything then.
+            await peer.ask("POST", "/wait", end=True)
+        began_s = trio.current_time()
+        await peer.stream.write(GoAwayFrame(0, last_stream_id=0, error_code=code).serialize())
+        await until("ended", lambda: not world.server.connections)
+        assert trio.current_time() - began_s < QUICK.idle_s / 2
 
 
 async def test_http2_refuses_what_is_no_request(autojump_clock: MockClock, world: World) -> None:
