@@ -268,7 +268,7 @@ def _add_reflection(names: Iterable[str], server: Any) -> None:
 
 
 class GrpcServer:
-    """`start`, from any thread; then `drain` and `stop` in its own loop.
+    """`start`, from any thread; then `stop` in its own loop.
 
     Args:
         paths: of all methods, and whether one message is answered by one.
