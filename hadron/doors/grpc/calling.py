@@ -14,7 +14,7 @@ from hadron.client.endpoints.methods import CALL_TIMEOUT_S, STREAM_TIMEOUT_S
 from hadron.client.endpoints.stream import CallStream
 from hadron.doors.clients import Clients
 from hadron.doors.grpc.messages import value_message, value_of
-from hadron.doors.grpc.requests import parse, receive_one, receive_opening, senseless
+from hadron.doors.grpc.requests import parse, receive_opening, senseless, whole
 from hadron.doors.grpc.rpc import Rpc, Talk
 from hadron.model.errors import (
     HadronError,
@@ -40,7 +40,8 @@ class Calling:
         self._clients = clients
 
     async def call(self, talk: Talk) -> None:
-        request = await receive_one(talk, pb.SingleCallRequest, is_kept=True)
+        # It counts as held until the call is over.
+        request = parse(pb.SingleCallRequest, await whole(talk.take()))
         asked = told(
             request.endpoint,
             _timeout_s(talk.rpc, CALL_TIMEOUT_S),

@@ -14,8 +14,9 @@ from hadron.doors.clients import Clients
 from hadron.doors.damage import told_raw
 from hadron.doors.grpc.limits import READ_BYTES, READ_RECORDS, Limits
 from hadron.doors.grpc.messages import key_of, runs_of, set_key, value_message, value_of
-from hadron.doors.grpc.requests import check_count, receive_one
+from hadron.doors.grpc.requests import parse, published, receive_one, whole
 from hadron.doors.grpc.rpc import Talk
+from hadron.doors.grpc.turns import Turns
 from hadron.doors.held import Held
 from hadron.model.errors import RequestError
 from hadron.model.ids import DEFAULT_NAMESPACE
@@ -40,13 +41,17 @@ class Exchanging:
         )
 
     async def publish(self, talk: Talk) -> None:
-        request = await receive_one(talk, pb.MessagesRequest, is_kept=True)
-        check_count("a request with {} messages", len(request.messages))
-        messages = [new_message(each) for each in request.messages]
-        for each in messages:
-            # Before the first of them is published.
-            check_topic(each.type)
-            check_record(each)
+        # It counts as held until the call is over.
+        data, what = await whole(talk.take()), "a request with {} messages"
+        request, parts = published(pb.MessagesRequest, "messages", data, what)
+        messages, turns = [], Turns()
+        for part in parts:
+            # All of them before the first is published.
+            await turns.step(len(part))
+            message = new_message(parse(pb.NewMessage, part))
+            check_topic(message.type)
+            check_record(message)
+            messages.append(message)
         client = await self._clients.of(request.namespace or DEFAULT_NAMESPACE)
         exchange = client.exchange(request.exchange)
         found = await exchange.publish_many(messages, logged=request.logged)

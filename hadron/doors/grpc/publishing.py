@@ -19,8 +19,9 @@ from hadron.client.producing.publisher import Pending, Publisher
 from hadron.doors.clients import REQUEST_S, Clients
 from hadron.doors.grpc.limits import MAX_PIPELINED
 from hadron.doors.grpc.messages import new_record, run_of, runs_of
-from hadron.doors.grpc.requests import check_count, parse, receive_one
+from hadron.doors.grpc.requests import parse, published, whole
 from hadron.doors.grpc.rpc import Talk
+from hadron.doors.grpc.turns import Turns
 from hadron.model.errors import DeadlineExceededError, HadronError, InvalidRecordError, RequestError
 from hadron.model.ids import DEFAULT_NAMESPACE
 from hadron.model.record import NewRecord
@@ -38,8 +39,8 @@ class Publishing:
         self._clients = clients
 
     async def publish(self, talk: Talk) -> None:
-        request = await receive_one(talk, pb.PublishRequest, is_kept=True)
-        outcome = await self._begin(request)
+        # It counts as held until the call is over.
+        outcome = await self._begin(await whole(talk.take()))
         await talk.send((await outcome()).SerializeToString())
 
     async def publish_stream(self, talk: Talk) -> None:
@@ -55,7 +56,7 @@ class Publishing:
             async with send:
                 while (data := await talk.take()) is not None:
                     try:
-                        outcome = await self._begin(parse(pb.PublishRequest, data))
+                        outcome = await self._begin(data)
                     except HadronError as error:
                         # In its turn: those before it are answered first.
                         await send.send(partial(_refuse, error))
@@ -63,12 +64,15 @@ class Publishing:
                     talk.rpc.consumed(len(data))
                     await send.send(outcome)
 
-    async def _begin(self, request: pb.PublishRequest) -> _Outcome:
+    async def _begin(self, data: bytes) -> _Outcome:
         """Hand the records to the producer, behind those that it has."""
-        count = len(request.records)
-        check_count("a request with {} records", count)
-        # All of them before the first is sent.
-        records = [_checked(each, number, count) for number, each in enumerate(request.records, 1)]
+        request, parts = published(pb.PublishRequest, "records", data, "a request with {} records")
+        count, turns = len(parts), Turns()
+        records = []
+        for number, part in enumerate(parts, 1):
+            # All of them before the first is sent.
+            await turns.step(len(part))
+            records.append(_checked(part, number, count))
         client = await self._clients.of(request.namespace or DEFAULT_NAMESPACE)
         if not request.stream:
             raise RequestError("a request names no stream", "set `stream`")
@@ -118,8 +122,9 @@ class Publishing:
         return outcome
 
 
-def _checked(message: pb.PublishedRecord, number: int, count: int) -> NewRecord:
-    """Raises `InvalidRecordError`."""
+def _checked(data: bytes, number: int, count: int) -> NewRecord:
+    """Raises `InvalidRecordError`, and `RequestError` for what is no record."""
+    message = parse(pb.PublishedRecord, data)
     try:
         return check_record(new_record(message))
     except InvalidRecordError as error:

@@ -13,6 +13,7 @@ from typing import Any, Final
 import trio
 from google.protobuf.message import DecodeError
 
+from hadron.doors.grpc.fields import MalformedError, TooManyError, split
 from hadron.doors.grpc.rpc import Rpc
 from hadron.model.errors import (
     ConnectionLostError,
@@ -36,6 +37,7 @@ REPLICA_SET: Final = "hadron-replica-set"
 
 _CHANGES: Final = (method("ApplySchema"), method("DeleteObjects"))
 
+_ATTACHMENT: Final = 1_000
 _TAG: Final = b"\xc2\x3e"
 """Of field 1000, bytes: `attachment` in every message that has one."""
 
@@ -63,21 +65,29 @@ def with_attachment(message: Any, attachment: memoryview) -> bytes:
 def parsed(method: Method, data: bytes) -> tuple[Any, bytes]:
     """A request and its attachment. Raises `RequestError`, `RecordTooLargeError`."""
     try:
+        if len(data) > MAX_MESSAGE_BYTES:
+            _check_size(method, data)
         message = method.request.FromString(data)
-    except DecodeError as error:
+    except (DecodeError, MalformedError, TooManyError) as error:
         name = method.request.DESCRIPTOR.full_name
         raise RequestError(f"{len(data)} bytes are no {name}: {error}", "see proto/") from None
     attachment: bytes = getattr(message, "attachment", b"")
     if attachment:
         message.ClearField("attachment")
-    size = len(data) - len(attachment)
-    if len(attachment) > MAX_ATTACHMENT_BYTES or size > MAX_MESSAGE_BYTES:
+    return message, attachment
+
+
+def _check_size(method: Method, data: bytes) -> None:
+    """Before it is parsed: what is large is to be one attachment, and no million of objects."""
+    attached = 0
+    if "attachment" in method.request.DESCRIPTOR.fields_by_name:
+        attached = max(map(len, split(data, _ATTACHMENT, 1)[1]), default=0)
+    size = len(data) - attached
+    if attached > MAX_ATTACHMENT_BYTES or size > MAX_MESSAGE_BYTES:
         raise RecordTooLargeError(
-            f"a message of {size} bytes with an attachment of {len(attachment)} is too large for "
-            f"{method}",
+            f"a message of {size} bytes with an attachment of {attached} is too large for {method}",
             f"at most {MAX_MESSAGE_BYTES}, and {MAX_ATTACHMENT_BYTES} of its attachment",
         )
-    return message, attachment
 
 
 def _varint(number: int) -> bytes:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Awaitable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any, TypeVar
 
 from google.protobuf.message import DecodeError, Message
 
+from hadron.doors.grpc.fields import MalformedError, TooManyError, check_fields, split
 from hadron.doors.grpc.limits import MAX_PUBLISHED
 from hadron.doors.grpc.rpc import Talk
 from hadron.model.errors import RequestError
@@ -18,23 +20,35 @@ _M = TypeVar("_M", bound=Message)
 
 def parse(kind: type[_M], data: bytes) -> _M:
     """Raises `RequestError`."""
-    try:
+    with _told(kind, len(data)):
+        check_fields(kind.DESCRIPTOR, data)
         return kind.FromString(data)
-    except DecodeError as error:
-        name = kind.DESCRIPTOR.full_name
-        raise RequestError(f"{len(data)} bytes are no {name}: {error}", "see proto/") from None
 
 
-async def receive_one(talk: Talk, kind: Any, *, is_kept: bool = False) -> Any:
-    """The one message of a call. Raises `RequestError`.
+@contextmanager
+def _told(kind: type[Message], size: int) -> Iterator[None]:
+    name = kind.DESCRIPTOR.full_name
+    try:
+        yield
+    except TooManyError as error:
+        raise RequestError(
+            f"{size} bytes of {name} have {error}", "say less in a message"
+        ) from None
+    except (DecodeError, MalformedError) as error:
+        raise RequestError(f"{size} bytes are no {name}: {error}", "see proto/") from None
 
-    Args:
-        is_kept: it is of use until the call is over, and counts as held until then.
-    """
-    data = await (talk.take() if is_kept else talk.receive())
+
+async def receive_one(talk: Talk, kind: Any) -> Any:
+    """The one message of a call. Raises `RequestError`."""
+    return parse(kind, await whole(talk.receive()))
+
+
+async def whole(coming: Awaitable[bytes | None]) -> bytes:
+    """The one message of a call. Raises `RequestError`."""
+    data = await coming
     if data is None:
         raise RequestError("the call came without a message")
-    return parse(kind, data)
+    return data
 
 
 async def receive_opening(talk: Talk, kind: Any, name: str = "open") -> Any:
@@ -46,10 +60,23 @@ async def receive_opening(talk: Talk, kind: Any, name: str = "open") -> Any:
     return getattr(request, name)
 
 
-def check_count(what: str, count: int) -> None:
-    """Raises `RequestError` for none, and for too many, with `what` there are so many of."""
-    if not 1 <= count <= MAX_PUBLISHED:
+def parse_split(kind: type[_M], field: str, data: bytes, most: int) -> tuple[_M, list[bytes]]:
+    """A message, and apart from it what that field of it has, to be parsed one by one: one more
+    than `most` where there are more. Raises `RequestError`."""
+    number = kind.DESCRIPTOR.fields_by_name[field].number
+    with _told(kind, len(data)):
+        rest, parts = split(data, number, most)
+        return parse(kind, rest), parts
+
+
+def published(kind: type[_M], field: str, data: bytes, what: str) -> tuple[_M, list[bytes]]:
+    """The same for what a program publishes. Raises `RequestError` for none, and for too many, with
+    `what` there are so many of."""
+    message, parts = parse_split(kind, field, data, MAX_PUBLISHED)
+    if not 1 <= len(parts) <= MAX_PUBLISHED:
+        count = f"more than {MAX_PUBLISHED}" if parts else 0
         raise RequestError(what.format(count), f"publish 1 to {MAX_PUBLISHED} at a time")
+    return message, parts
 
 
 def deliveries(ids: Sequence[int]) -> list[int]:

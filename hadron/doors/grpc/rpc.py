@@ -18,6 +18,7 @@ from hadron.doors.callers import who_calls
 from hadron.doors.grpc.bridge import Lane
 from hadron.doors.grpc.limits import SMALL_BYTES, WINDOW_BYTES
 from hadron.doors.grpc.statuses import Status, status_of
+from hadron.doors.grpc.turns import Turns
 from hadron.doors.held import Share
 from hadron.model.errors import HadronError, OutcomeUnknownError, OverloadedError
 
@@ -193,6 +194,7 @@ class Talk:
         self._ended = False
         self._news = trio.Event()
         self._room = trio.Event()
+        self._turns = Turns()
         rpc.on_message = self._on_message
         rpc.on_end = self._on_end
         rpc.on_written = lambda _: self._room.set()
@@ -229,7 +231,9 @@ class Talk:
         return self._received.popleft()
 
     async def send(self, data: bytes) -> None:
-        """Waits for room before; several tasks of the call may. Once it is over nothing happens."""
+        """Waits for room before, and lets others go on; several tasks of the call may. Once it is
+        over nothing happens."""
+        await self._turns.step(len(data))
         while not self.rpc.may_send(len(data)) and not self.rpc.is_finished:
             if self._room.is_set():
                 self._room = trio.Event()

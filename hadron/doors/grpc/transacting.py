@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Final, TypeAlias
 
 from hadron.client.client import Client
@@ -9,8 +10,16 @@ from hadron.client.transactions.transaction import Transaction
 from hadron.doors.clients import Clients
 from hadron.doors.grpc.consuming import Consuming, Member
 from hadron.doors.grpc.messages import fields_of, new_record
-from hadron.doors.grpc.requests import check_count, parse, receive_one, receive_opening, senseless
+from hadron.doors.grpc.requests import (
+    parse,
+    parse_split,
+    published,
+    receive_one,
+    receive_opening,
+    senseless,
+)
 from hadron.doors.grpc.rpc import Talk
+from hadron.doors.grpc.turns import Turns
 from hadron.model.errors import NotFoundError, RequestError
 from hadron.model.ids import DEFAULT_NAMESPACE
 from hadron.wire._pb import records_pb2 as pb
@@ -61,8 +70,10 @@ class Transacting:
     ) -> None:
         """Up to its end. A statement counts as held until it is part of the transaction."""
         while (data := await talk.take()) is not None:
-            request = parse(pb.StatementRequest, data)
+            request, bodies = parse_split(pb.StatementRequest, "publish", data, 1)
             kind = request.WhichOneof("said")
+            if bodies:
+                kind = "several things" if kind or bodies[1:] else "publish"
             if kind == "commit":
                 if (name := await transaction.begin()) is not None:
                     self._doubt(name, client.namespace)
@@ -77,7 +88,15 @@ class Transacting:
                 _let_go(claims, committed=False)
                 await talk.send(_ROLLED_BACK)
                 return
-            await self._statement(talk, client, transaction, claims, request)
+            if kind == "publish":
+                await _publish(client, transaction, bodies[0])
+            elif kind == "ack":
+                member = self._consuming.member(request.ack.subscription, client)
+                await _ack(member, transaction, claims, request.ack.ids)
+            else:
+                raise senseless(
+                    talk, kind, "after `begin` say publish, ack, commit or rollback, each by itself"
+                )
             talk.rpc.consumed(len(data))
             await talk.send(_ACCEPTED)
         # An error, so that leaving the block rolls it back.
@@ -102,35 +121,32 @@ class Transacting:
         answer = _Outcome(state=_STATES[outcome.state], unfinished=outcome.unfinished)
         await talk.send(answer.SerializeToString())
 
-    async def _statement(
-        self,
-        talk: Talk,
-        client: Client,
-        transaction: Transaction,
-        claims: _Claims,
-        request: pb.StatementRequest,
-    ) -> None:
-        kind = request.WhichOneof("said")
-        if kind == "publish":
-            asked = request.publish
-            if asked.namespace not in ("", client.namespace):
-                raise RequestError(
-                    f"a transaction of namespace {client.namespace!r} publishes to "
-                    f"{asked.namespace[:100]!r}",
-                    "one transaction is of one namespace",
-                )
-            check_count("a statement with {} records", len(asked.records))
-            for each in asked.records:
-                record = new_record(each)
-                await transaction.publish(asked.stream, record.value, **fields_of(record))
-        elif kind == "ack":
-            member = self._consuming.member(request.ack.subscription, client)
-            claimed = member.claim(request.ack.ids)
-            claims.setdefault(member, []).extend(claimed)
-            for delivery in claimed.values():
-                await transaction.ack(delivery)
-        else:
-            raise senseless(talk, kind, "after `begin` say publish, ack, commit or rollback")
+
+async def _publish(client: Client, transaction: Transaction, data: bytes) -> None:
+    what = "a statement with {} records"
+    asked, parts = published(pb.PublishRequest, "records", data, what)
+    if asked.namespace not in ("", client.namespace):
+        raise RequestError(
+            f"a transaction of namespace {client.namespace!r} publishes to "
+            f"{asked.namespace[:100]!r}",
+            "one transaction is of one namespace",
+        )
+    turns = Turns()
+    for part in parts:
+        await turns.step(len(part))
+        record = new_record(parse(pb.PublishedRecord, part))
+        await transaction.publish(asked.stream, record.value, **fields_of(record))
+
+
+async def _ack(
+    member: Member, transaction: Transaction, claims: _Claims, ids: Sequence[int]
+) -> None:
+    claimed = member.claim(ids)
+    claims.setdefault(member, []).extend(claimed)
+    turns = Turns()
+    for delivery in claimed.values():
+        await turns.step(0)
+        await transaction.ack(delivery)
 
 
 def _let_go(claims: _Claims, *, committed: bool) -> None:
