@@ -58,8 +58,8 @@ class _Runner:
             del self._late[next(iter(self._late))]
 
     async def listen(self, nursery: trio.Nursery) -> None:
-        """What the program says, up to its end; `nursery` does it."""
-        while (data := await self._talk.receive()) is not None:
+        """What the program says, up to its end; `nursery` does it. It counts as held until then."""
+        while (data := await self._talk.take()) is not None:
             request = parse(pb.WorkRequest, data)
             kind = request.WhichOneof("said")
             if kind not in ("complete", "fail"):
@@ -69,14 +69,15 @@ class _Runner:
             if said.id in self._late:
                 del self._late[said.id]
                 late = StaleCompletionError(f"invocation {said.id} took longer than its timeout")
+                self._talk.rpc.consumed(len(data))
                 await self._talk.send(_refusal(said.id, late).SerializeToString())
                 continue
             if invocation is None:
                 known = "is ended already" if 0 < said.id <= self._last else "was never handed out"
                 raise RequestError(f"invocation {said.id} {known} in this call", "end it once")
-            nursery.start_soon(self._end, invocation, said)
+            nursery.start_soon(self._end, invocation, said, len(data))
 
-    async def _end(self, invocation: StageInvocation, said: Any) -> None:
+    async def _end(self, invocation: StageInvocation, said: Any, size: int) -> None:
         event = pb.WorkEvent(ended=pb.WorkEvent.Ended(id=said.id))
         try:
             if isinstance(said, pb.WorkRequest.Fail):
@@ -87,6 +88,7 @@ class _Runner:
             event = _refusal(said.id, error)
             if not event.refused.is_over:
                 self._open[said.id] = invocation
+        self._talk.rpc.consumed(size)
         await self._talk.send(event.SerializeToString())
 
 

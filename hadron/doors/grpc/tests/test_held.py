@@ -17,9 +17,10 @@ from hadron.doors.grpc.health import CHECK
 from hadron.doors.grpc.limits import SMALL_BYTES
 from hadron.doors.grpc.rpc import Rpc, Talk
 from hadron.doors.grpc.tests.inner import InnerCall, a_door
-from hadron.doors.grpc.tests.support import CALLS, RECORDS
+from hadron.doors.grpc.tests.support import CALLS, RECORDS, text
+from hadron.doors.grpc.working import _Runner
 from hadron.doors.held import Held
-from hadron.wire._pb import calls_pb2
+from hadron.wire._pb import calls_pb2, stages_pb2
 from hadron.wire._pb import records_pb2 as pb
 
 Code = grpc.StatusCode
@@ -91,6 +92,35 @@ def test_what_is_large_leaves_room_for_what_is_smaller() -> None:
     smaller = Stranger(held)
     smaller.rpc.receive(bytes(2 * SMALL_BYTES))
     assert not smaller.ends
+
+
+async def test_an_output_counts_as_held_until_its_attempt_has_ended() -> None:
+    held = Held(8 << 20, "calls", "read them")
+    call = Stranger(held)
+    talk, go_on = Talk(call.rpc), trio.Event()
+
+    class Invocation:
+        async def complete(self, *_: Any, **_more: Any) -> None:
+            await go_on.wait()
+
+    runner = _Runner(talk, 10)
+    said = 0
+    for runner._last in range(1, 4):
+        runner._open[runner._last] = Invocation()  # type: ignore[assignment]
+        output = text("x" * SMALL_BYTES)
+        complete = stages_pb2.WorkRequest.Complete(id=runner._last, output=output)
+        data = stages_pb2.WorkRequest(complete=complete).SerializeToString()
+        said += len(data)
+        call.rpc.receive(data)
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(runner.listen, nursery)
+        await trio.testing.wait_all_tasks_blocked()
+        assert held.bytes == said
+        go_on.set()
+        await trio.testing.wait_all_tasks_blocked()
+        assert len(call.sent) == 3
+        assert held.bytes == sum(map(len, call.sent))
+        call.rpc.ended()
 
 
 async def test_calls_that_wait_end_nobody_elses(tmp_path: Path) -> None:
