@@ -18,6 +18,7 @@ import anyio
 from hadron.client.consuming.acks import AckBuffer, AckRange, LateAcks
 from hadron.model.ids import NO_BALLOT, Ballot
 from hadron.model.limits import SUBSCRIPTION_BATCH_MEMORY
+from hadron.model.range_maps import RangeMap
 from hadron.model.ranges import Range, RangeSet, runs
 from hadron.model.ranges import size as count_of
 from hadron.model.record import Record
@@ -93,6 +94,8 @@ class Channel:
         self.silent_beats = 0
         self.unread: dict[int, Parcel] = {}
         """By number: what nobody has looked at of a delivery, one parcel of each."""
+        self._again: RangeMap[int] = RangeMap()
+        """Numbers of those that have come since some parcel was given to others, by offset."""
         self.assembling: list[Parcel] = []
         self._ready: set[int] = set()
         """Of each batch that is complete: the last of its parcels, while that is unread."""
@@ -140,14 +143,28 @@ class Channel:
                 self._ready.add(parts[-1].number)
         return parts
 
+    def lay(self, parcel: Parcel) -> None:
+        """Nobody has looked at it, or at what is left of it."""
+        self.unread[parcel.number] = parcel
+        if self.has_revoked:
+            for first, last in self._again.gaps(parcel.first, parcel.last):
+                self._again.add(first, last, parcel.number)
+
     def is_read(self, number: int) -> None:
         """Somebody has looked at a delivery, or nobody here will."""
-        self.unread.pop(number, None)
+        if (parcel := self.unread.pop(number, None)) is not None:
+            self._forget(number, parcel.first, parcel.last)
         if number in self._ready:
             self._ready.remove(number)
             if not self._ready:
                 for parcel in self.assembling:
                     parcel.grant()
+
+    def _forget(self, number: int, first: int, last: int) -> None:
+        """These do not lie here again."""
+        for start, stop, found in self._again.within(first, last):
+            if found == number:
+                self._again.take(start, stop)
 
     def put_back(self, parcel: Parcel, left: Iterable[int]) -> Parcel | None:
         """The records at these offsets of an open parcel were not handed out after all. Returns
@@ -158,10 +175,13 @@ class Channel:
         if known is not None:
             for first, last in known.ranges():
                 ranges.add(first, last)
+            self._forget(known.number, known.first, known.last)
             known.hand_out(ranges)
+            self.lay(known)
             return None
-        rest = self.unread[parcel.number] = copy(parcel)
+        rest = copy(parcel)
         rest.hand_out(ranges)
+        self.lay(rest)
         return rest
 
     def revoke(self, number: int, first: int, last: int) -> None:
@@ -170,6 +190,7 @@ class Channel:
         parcel = self.unread.get(number)
         if parcel is not None:
             parcel.skip(first, last)
+            self._forget(number, first, last)
 
     # --- acknowledgements -----------------------------------------------------------------------
 
@@ -188,17 +209,17 @@ class Channel:
     def _acknowledge_again(self, parcel: Parcel, first: int, last: int) -> None:
         """What an ack deadline took away may have come here again. Nobody has looked at it, so it
         is that parcel which is acknowledged."""
-        for unread in self.unread.values():
-            start, stop = max(first, unread.first), min(last, unread.last)
-            if start <= stop and unread.number != parcel.number:
-                unread.skip(start, stop)
-                self.acks.add(unread.number, start, stop, unread.written)
-                if first < start:
-                    self._acknowledge_again(parcel, first, start - 1)
-                if stop < last:
-                    self._acknowledge_again(parcel, stop + 1, last)
-                return
-        self.acks.add(parcel.number, first, last, parcel.written)
+        for start, stop, number in self._again.within(first, last):
+            if number == parcel.number:
+                continue
+            if first < start:
+                self.acks.add(parcel.number, first, start - 1, parcel.written)
+            unread = self.unread[number]
+            unread.skip(start, stop)
+            self.acks.add(number, start, stop, unread.written)
+            first = stop + 1
+        if first <= last:
+            self.acks.add(parcel.number, first, last, parcel.written)
 
     def send_acks(self, confirmed: anyio.Event | None = None) -> None:
         """Send what is acknowledged; `confirmed` is set once all acks so far are committed."""
@@ -331,6 +352,7 @@ class Channel:
         self.unconfirmed = 0
         self._unasked = []
         self.unread.clear()
+        self._again = RangeMap()
         self._ready.clear()
         self.assembling.clear()
         for sent in asked.values():
@@ -379,7 +401,7 @@ class Parcel:
         self.ends_batch = ends_batch
         self._granted = False
         self._skipped: RangeSet | None = None
-        channel.unread[self.number] = self
+        channel.lay(self)
 
     def skip(self, first: int, last: int) -> None:
         """These are not handed out."""
@@ -458,7 +480,7 @@ class Parcel:
             head._skipped = RangeSet(self._skipped.ranges())
         records = head.open()
         self.first = last + 1
-        self.channel.unread[self.number] = self
+        self.channel.lay(self)
         return head, records
 
     def acknowledge(self) -> None:
