@@ -15,6 +15,9 @@ MAX_RECEIVED_BYTES: Final = MAX_MESSAGE_BYTES + MAX_ATTACHMENT_BYTES
 WINDOW_BYTES: Final = 1 << 20
 """Of one call, either way, between the two event loops; one message at least."""
 
+WINDOW_MESSAGES: Final = 1_000
+"""The same in messages: each takes some 200 bytes beside its own, and an empty one has none."""
+
 SMALL_BYTES: Final = 64 << 10
 """Of one call, either way: they have room whatever others hold, as small answers have over HTTP.
 All calls of a door together have 500 MiB of them."""

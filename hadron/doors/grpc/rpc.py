@@ -1,8 +1,9 @@
 """The node's half of a gRPC call, in the node's loop: messages as bytes.
 
-Safety rule: no more than `WINDOW_BYTES` and one message wait for a program to read them, where who
-sends looks at `may_send`, and all calls of a door together hold no more than it may (`doors.held`).
-But each has room for `SMALL_BYTES` either way: what others hold costs nobody a call that is small.
+Safety rule: no more than `WINDOW_BYTES` and one message, nor than `WINDOW_MESSAGES`, wait for a
+program to read them, where who sends looks at `may_send`, and all calls of a door together hold no
+more than it may (`doors.held`). But each has room for `SMALL_BYTES` either way: what others hold
+costs nobody a call that is small.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ import trio
 
 from hadron.doors.callers import who_calls
 from hadron.doors.grpc.bridge import Lane
-from hadron.doors.grpc.limits import SMALL_BYTES, WINDOW_BYTES
+from hadron.doors.grpc.limits import SMALL_BYTES, WINDOW_BYTES, WINDOW_MESSAGES
 from hadron.doors.grpc.statuses import Status, status_of
 from hadron.doors.grpc.turns import Turns
 from hadron.doors.held import Share
@@ -72,6 +73,8 @@ class Rpc:
         self._on_consumed = on_consumed
         self.share: Share | None = None
         self._window = WINDOW_BYTES
+        self._unwritten = 0
+        """Messages that the program has yet to take."""
         self._unread = 0
         """Bytes of what was said that are not dealt with."""
         self.is_finished = False
@@ -95,6 +98,8 @@ class Rpc:
         """Whether so much may go before the program has read more. While the door has no room for
         it, little of a call is under way, and it is not ended for what its program has yet to
         read."""
+        if self._unwritten >= WINDOW_MESSAGES:
+            return False
         unwritten = WINDOW_BYTES - self._window
         if not unwritten or unwritten + size <= SMALL_BYTES:
             return True
@@ -112,6 +117,7 @@ class Rpc:
             self._cut(OutcomeUnknownError(lost, error.hint))
             return
         self._window -= len(data)
+        self._unwritten += 1
         self._lane.put(self._other.send, data)
 
     def finish(self, status: Status | None = None) -> None:
@@ -129,7 +135,7 @@ class Rpc:
         self.on_cancel()
 
     def consumed(self, size: int) -> None:
-        """So many bytes of what the program has said were dealt with."""
+        """A message of the program was dealt with, of so many bytes."""
         self._unread -= size
         self.give(size)
         if self._on_consumed is not None:
@@ -155,6 +161,7 @@ class Rpc:
     def written(self, size: int) -> None:
         self.give(size)
         self._window += size
+        self._unwritten -= 1
         if not self.is_finished:
             self.on_written(size)
 

@@ -17,7 +17,7 @@ import grpc
 from grpc_reflection.v1alpha import reflection, reflection_pb2, reflection_pb2_grpc
 
 from hadron.doors.grpc.bridge import Bridge
-from hadron.doors.grpc.limits import MAX_RECEIVED_BYTES, WINDOW_BYTES, Limits
+from hadron.doors.grpc.limits import MAX_RECEIVED_BYTES, WINDOW_BYTES, WINDOW_MESSAGES, Limits
 from hadron.doors.grpc.rpc import Other, Rpc
 from hadron.doors.grpc.statuses import Status, status_of, unknown_method
 from hadron.model.errors import DeadlineExceededError, RequestError
@@ -74,8 +74,8 @@ class Remote:
         self.is_finished = False
         self.status: Status | None = None
         self.news = asyncio.Event()
-        self.unread = 0
-        """Bytes that the node has not dealt with."""
+        self._unread_bytes = self._unread_messages = 0
+        """That the node has not dealt with."""
         self.room = asyncio.Event()
 
     def send(self, data: bytes) -> None:
@@ -106,9 +106,21 @@ class Remote:
             self._is_writing = False
         return True
 
+    def read(self, size: int) -> None:
+        """A message of the program."""
+        self._unread_bytes += size
+        self._unread_messages += 1
+
     def consumed(self, size: int) -> None:
-        self.unread -= size
+        """One was dealt with."""
+        self._unread_bytes -= size
+        self._unread_messages -= 1
         self.room.set()
+
+    @property
+    def is_full(self) -> bool:
+        """The program has to wait."""
+        return self._unread_bytes >= WINDOW_BYTES or self._unread_messages >= WINDOW_MESSAGES
 
 
 async def end_with(context: Any, status: Status) -> NoReturn:
@@ -211,9 +223,9 @@ class _Method:
     async def _read(self, requests: Any, rpc: Rpc, remote: Remote) -> None:
         to_trio = self._bridge.to_trio
         async for request in requests:
-            remote.unread += len(request)
+            remote.read(len(request))
             to_trio.put(rpc.receive, request)
-            while remote.unread >= WINDOW_BYTES:
+            while remote.is_full:
                 remote.room.clear()
                 await remote.room.wait()
         to_trio.put(rpc.ended)

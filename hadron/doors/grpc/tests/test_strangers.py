@@ -8,17 +8,19 @@ import socket
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import trio
+import trio.testing
 from h2.connection import H2Connection
 from h2.events import DataReceived, ResponseReceived, TrailersReceived
 
 import hadron
-from hadron.doors.grpc.bridge import Bridge
-from hadron.doors.grpc.limits import Limits
-from hadron.doors.grpc.rpc import Rpc
+from hadron.doors.grpc.bridge import Bridge, Lane
+from hadron.doors.grpc.limits import WINDOW_MESSAGES, Limits
+from hadron.doors.grpc.rpc import Rpc, Talk
 from hadron.doors.grpc.server import GrpcServer
 from hadron.doors.grpc.tests.support import RECORDS, Program, text
 from hadron.doors.held import Held
@@ -199,3 +201,68 @@ async def test_a_call_that_has_no_room_holds_nothing_though_nobody_reads(first: 
             await stranger.send_all(said.data_to_send())
         assert trailers[b"grpc-status"] == b"2"
         assert b"may have been done" in trailers[b"grpc-message"]
+
+
+async def test_empty_messages_wait_for_those_before_them() -> None:
+    """They have no bytes that could be counted, and take 200 here."""
+    heard: list[bytes] = []
+    calls: list[Rpc] = []
+    news = trio.Event()
+
+    def accept(rpc: Rpc) -> None:
+        if rpc.path == _ECHO:
+            echo(rpc)
+            return
+        calls.append(rpc)
+        rpc.on_message = hear
+
+    def hear(data: bytes) -> None:
+        heard.append(data)
+        news.set()
+
+    async def until(count: int) -> None:
+        nonlocal news
+        with trio.fail_after(60):
+            while len(heard) < count:
+                news = trio.Event()
+                await news.wait()
+
+    async with (
+        door(Limits(), accept) as port,
+        await trio.open_tcp_stream("127.0.0.1", port) as stranger,
+    ):
+        said = H2Connection()
+        said.initiate_connection()
+        call = open_call(said, _STREAM)
+        for _ in range(12):
+            said.send_data(call, b"\0\0\0\0\0" * 1_000)
+        await stranger.send_all(said.data_to_send())
+        await until(WINDOW_MESSAGES)
+        with Program(f"127.0.0.1:{port}") as program:
+            ask = program.unary(_ECHO, pb.Value)
+            for _ in range(20):
+                await trio.to_thread.run_sync(lambda: ask(pb.Value(text="x"), timeout=30))
+        assert len(heard) == WINDOW_MESSAGES
+        for number in range(12_000):
+            await until(number + 1)
+            calls[0].consumed(0)
+
+
+async def test_small_answers_wait_for_a_program_to_read() -> None:
+    sent: list[bytes] = []
+    other: Any = SimpleNamespace(send=sent.append)
+    talk = Talk(Rpc(Lane(lambda drain: drain()), other, "/", {}, ""))
+
+    async def answer() -> None:
+        for _ in range(3 * WINDOW_MESSAGES):
+            await talk.send(b"")
+
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(answer)
+        await trio.testing.wait_all_tasks_blocked()
+        assert len(sent) == WINDOW_MESSAGES
+        for number in range(3 * WINDOW_MESSAGES):
+            if number == len(sent):
+                await trio.testing.wait_all_tasks_blocked()
+            assert number < len(sent) <= number + WINDOW_MESSAGES
+            talk.rpc.written(0)
