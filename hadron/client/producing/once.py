@@ -8,8 +8,10 @@ ones is looked up here, where they are found to be a repetition.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Sequence, Sized
 from typing import Any, Final, Protocol
+
+import anyio.lowlevel
 
 from hadron.client.connecting.session import Session
 from hadron.client.producing.bulk import check_many
@@ -37,6 +39,8 @@ from hadron.model.record_batch import decode_batch
 from hadron.wire.messages import method, streams_pb2
 
 _PRODUCE: Final = method("Produce")
+
+_RECORDS_PER_CHECKPOINT: Final = 128
 
 
 class Fetches(Protocol):
@@ -67,7 +71,10 @@ class OnceCalls:
     ) -> list[BatchReceipt]:
         """See `Client.send_once`."""
         check_many(values, "send_once", "send")
-        records = [_checked(value) for value in values]
+        records = []
+        for value in values:
+            records.append(_checked(value))
+            await _turn(records)
         if not records:
             return []
         try:
@@ -93,7 +100,7 @@ class OnceCalls:
                 )
             parts.setdefault(home, []).append(record)
         now_ms = self._session.ports.clock.now_ms()
-        batches = {name: _batch(part, key, now_ms) for name, part in parts.items()}
+        batches = {name: await _batch(part, key, now_ms) for name, part in parts.items()}
         receipts: list[BatchReceipt] = []
         for name, batch in batches.items():
             request = streams_pb2.ProduceRequest(
@@ -169,7 +176,7 @@ class OnceCalls:
         )
         if batch.base_offset != receipt.base_offset or logged.damage:
             return
-        builder = _built(records, 0)
+        builder = await _built(records, 0)
         given = decode_batch(builder.build(), base_offset=receipt.base_offset, stream=stream)
         for was, now in zip(logged.records(0, receipt.count), given.records(), strict=False):
             if _content(was) != _content(now):
@@ -217,7 +224,13 @@ def _checked(value: Any) -> NewRecord:
     return record
 
 
-def _built(records: list[NewRecord], now_ms: int) -> BatchBuilder:
+async def _turn(so_far: Sized) -> None:
+    """Other tasks go on, once enough was done in a row."""
+    if len(so_far) % _RECORDS_PER_CHECKPOINT == 0:
+        await anyio.lowlevel.checkpoint()
+
+
+async def _built(records: list[NewRecord], now_ms: int) -> BatchBuilder:
     if len(records) > MAX_BATCH_RECORDS:
         raise RecordTooLargeError(
             f"{len(records)} records for one partition under one key, {MAX_BATCH_RECORDS} at most",
@@ -226,11 +239,13 @@ def _built(records: list[NewRecord], now_ms: int) -> BatchBuilder:
     builder = BatchBuilder()
     for record in records:
         builder.add(record, now_ms)
+        await _turn(builder)
     return builder
 
 
-def _batch(records: list[NewRecord], key: str, now_ms: int) -> bytes:
-    data = _built(records, now_ms).build(producer_id=once_id_of(key), sequence=0)
+async def _batch(records: list[NewRecord], key: str, now_ms: int) -> bytes:
+    builder = await _built(records, now_ms)
+    data = builder.build(producer_id=once_id_of(key), sequence=0)
     if len(data) > MAX_BATCH_BYTES:
         raise RecordTooLargeError(
             f"{len(records)} records for one partition under one key make a batch of {len(data)} "

@@ -8,15 +8,17 @@ from typing import Any, Final
 from urllib.parse import quote, unquote
 
 import msgspec
+import trio
 
 from hadron.doors.http import fields
+from hadron.doors.http import limits as bounds
 from hadron.doors.http.call import Call
-from hadron.doors.http.limits import MAX_BODY_BYTES
 from hadron.doors.http.problems import HttpError
 from hadron.model import cloudevents
 from hadron.model.cloudevents import ABSENT, CloudEvent
-from hadron.model.errors import InvalidRecordError, RequestError
+from hadron.model.errors import InvalidRecordError, RecordTooLargeError, RequestError
 from hadron.model.json_values import json_text
+from hadron.model.limits import MAX_RECORD_BYTES
 from hadron.model.problems import shorten
 from hadron.model.record import NewRecord
 
@@ -36,8 +38,9 @@ _CE: Final = "ce-"
 _CE_ATTRIBUTES: Final = ("subject", "time", "dataschema")
 
 
-async def value_in(call: Call, max_bytes: int = MAX_BODY_BYTES) -> Any:
-    """The value that the request is: JSON, text, or bytes."""
+async def value_in(call: Call, max_bytes: int = MAX_RECORD_BYTES) -> Any:
+    """The value that the request is: JSON, text, or bytes. Raises what `Call.body` does, before any
+    of it is decoded."""
     body = await call.body(max_bytes)
     if call.media and cloudevents.is_json(call.media):
         return json_of_body(body)
@@ -56,7 +59,7 @@ def headers_for(call: Call) -> dict[str, str] | None:
 async def event_in(call: Call) -> NewRecord | None:
     """The CloudEvent that the request is, in either mode, as a record; None where it is none."""
     if "ce-specversion" in call.headers:
-        return cloudevents.to_record(_binary_event(call.headers, await call.body()))
+        return cloudevents.to_record(_binary_event(call.headers, await call.body(MAX_RECORD_BYTES)))
     if call.media == CE_JSON:
         return cloudevents.to_record(cloudevents.from_json(await call.body()))
     if call.media.startswith("application/cloudevents"):
@@ -68,19 +71,36 @@ async def event_in(call: Call) -> NewRecord | None:
     return None
 
 
-def events_of(body: bytes) -> list[NewRecord]:
-    """A batch of CloudEvents as records."""
+async def events_of(body: bytes) -> list[NewRecord]:
+    """A batch of CloudEvents as records. Others have a turn meanwhile."""
     try:
-        events = msgspec.json.decode(body, type=list[msgspec.Raw])
+        events = msgspec.json.decode(body, type=list[dict[str, Any]])
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
         raise RequestError(f"no batch of CloudEvents: {error}", "give a JSON array") from None
+    check_count(len(events), "events")
     records = []
     for number, event in enumerate(events, 1):
+        await turn(number)
         try:
-            records.append(cloudevents.to_record(cloudevents.from_json(bytes(event))))
+            records.append(cloudevents.to_record(cloudevents.from_members(event)))
         except InvalidRecordError as error:
             raise InvalidRecordError(f"event {number}: {error.message}", error.hint) from error
     return records
+
+
+def check_count(count: int, of_what: str) -> None:
+    """Of a body that is taken as a whole. Raises `RecordTooLargeError`."""
+    if count > bounds.MAX_WHOLE_RECORDS:
+        raise RecordTooLargeError(
+            f"a body of {count} {of_what}, {bounds.MAX_WHOLE_RECORDS} at most",
+            "send parts of them, each with a key of its own where they have one",
+        )
+
+
+async def turn(number: int) -> None:
+    """Others go on before the next record is made, if enough were in a row."""
+    if number % bounds.RECORDS_AT_ONCE == 0:
+        await trio.lowlevel.checkpoint()
 
 
 def _binary_event(headers: Mapping[str, str], body: bytes) -> CloudEvent:

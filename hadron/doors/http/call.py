@@ -276,7 +276,7 @@ def _unwanted(part: str) -> float:
 def _too_large(size: int, limit: int) -> RecordTooLargeError:
     return RecordTooLargeError(
         f"a body of {size} bytes is over the limit of {limit}",
-        f"send less at once, or {NDJSON} where it is taken: that may be of any length",
+        f"send less at once, or {NDJSON} where it is taken: that may have any number of lines",
     )
 
 

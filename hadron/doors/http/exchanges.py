@@ -154,7 +154,7 @@ async def publish(door: Door, call: Call, query: SendQuery) -> Response:
         await sending.lines(call, query)
     elif call.media == CE_BATCH:
         _refuse_beside_events(query)
-        await sending.all(events_of(await call.body()))
+        await sending.all(await events_of(await call.body()))
     else:
         await sending.all([await _one(call, query)])
     return json_response(sending.sent)

@@ -6,6 +6,7 @@ from typing import Final
 
 import msgspec
 
+from hadron.model.limits import MAX_BATCH_RECORDS
 from hadron.wire.sockets import DOOR_CONNECTIONS
 
 MAX_TARGET_BYTES: Final = 8 << 10
@@ -16,9 +17,16 @@ MAX_HEADER_BYTES: Final = 32 << 10
 
 MAX_HEADERS: Final = 100
 
-MAX_BODY_BYTES: Final = 16 << 20
-"""Of a body that is taken as a whole: a batch of events, a schema. As large as a frame's
-attachment. NDJSON is taken as it comes, and has no such limit."""
+MAX_BODY_BYTES: Final = 4 << 20
+"""Of a body that is taken as a whole: a batch of events, a call's value. Twice the records that one
+batch may have, which are shorter there than as JSON. To decode it takes 0.1 s, in which nobody else
+has a turn. NDJSON is taken as it comes, and has no such limit."""
+
+MAX_WHOLE_RECORDS: Final = MAX_BATCH_RECORDS
+"""In such a body."""
+
+RECORDS_AT_ONCE: Final = 32
+"""Are made of it, some 10 µs each, before others have a turn (BOUNDS W1)."""
 
 MAX_LINE_BYTES: Final = 2 << 20
 """Of NDJSON: a largest record, with its key and headers in JSON."""

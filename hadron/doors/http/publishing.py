@@ -15,11 +15,13 @@ from hadron.doors.clients import REQUEST_S
 from hadron.doors.http import limits as bounds
 from hadron.doors.http.bodies import (
     CE_BATCH,
+    check_count,
     event_in,
     events_of,
     headers_for,
     json_of_body,
     line_of,
+    turn,
     value_in,
 )
 from hadron.doors.http.call import NDJSON_TYPES, Call, DisconnectedError, Query, json_response
@@ -190,7 +192,7 @@ async def _publish_many(
     """What is taken as a whole."""
     _refuse_for_many(query, but_partition=True)
     body = await call.body()
-    records = events_of(body) if call.media == CE_BATCH else _lines(body, query)
+    records = await (events_of(body) if call.media == CE_BATCH else _lines(body, query))
     if once is not None:
         receipts = await client.send_once(stream, records, key=once, partition=query.partition)
     else:
@@ -210,9 +212,12 @@ async def _publish_many(
     return json_response(answer)
 
 
-def _lines(body: bytes, query: PublishQuery) -> list[NewRecord]:
+async def _lines(body: bytes, query: PublishQuery) -> list[NewRecord]:
+    """Others have a turn meanwhile. Raises `RecordTooLargeError` before any record is made."""
+    check_count(body.count(b"\n") + (not body.endswith(b"\n")), "lines")
     records = []
     for number, line in enumerate(body.split(b"\n"), 1):
+        await turn(number)
         if line.strip():
             try:
                 to_record = _record_of_line if query.lines == "records" else _json_record

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
 from typing import Any
 
@@ -11,9 +11,13 @@ import httpx
 import pytest
 import trio
 
+from hadron.client.producing import once
 from hadron.doors import clients
-from hadron.doors.http import limits
+from hadron.doors.http import bodies, limits, publishing
 from hadron.doors.http.tests.support import NDJSON, http_of, nodes_with_doors, serving
+from hadron.model import cloudevents
+from hadron.model.limits import MAX_RECORD_BYTES
+from hadron.model.record import NewRecord
 
 STREAM = "/v1/streams/s"
 
@@ -202,6 +206,75 @@ async def test_conditions(http: httpx.AsyncClient) -> None:
     given = {"key": "a", "expect_key_offset": "-1"}
     assert (await http.post("/v1/streams/keyed", params=given, json=1)).status_code == 200
     assert (await http.post("/v1/streams/keyed", params=given, json=1)).status_code == 412
+
+
+async def test_a_value_that_is_too_large_is_not_decoded(
+    http: httpx.AsyncClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """16 MiB of it kept everybody waiting for a second, and were no record then."""
+    monkeypatch.setattr(bodies, "json_of_body", never)
+    monkeypatch.setattr(bodies, "_binary_event", never)
+    for headers in ({}, {"ce-specversion": "1.0"}):
+        headers = {"content-type": "application/json"} | headers
+        answer = await http.post(STREAM, content=b"1" * (MAX_RECORD_BYTES + 1), headers=headers)
+        assert (answer.status_code, answer.json()["code"]) == (413, "RecordTooLargeError")
+
+
+def never(*_args: Any) -> Any:
+    raise AssertionError
+
+
+async def turns(work: Callable[[], Awaitable[Any]]) -> int:
+    """How often others go on while that is done."""
+    count = 0
+
+    async def go_on() -> None:
+        nonlocal count
+        while True:
+            await trio.lowlevel.checkpoint()
+            count += 1
+
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(go_on)
+        await work()
+        nursery.cancel_scope.cancel()
+    return count
+
+
+@pytest.mark.parametrize("lines", ["values", "records"])
+async def test_others_go_on_while_lines_become_records(lines: Any) -> None:
+    body = b'{"value":1}\n' * 2_000
+    query = publishing.PublishQuery(lines=lines)
+    assert await turns(lambda: publishing._lines(body, query)) >= 40
+
+
+async def test_others_go_on_while_events_become_records() -> None:
+    event = b'{"specversion":"1.0","id":"1","source":"/","type":"a"}'
+    body = b"[" + b",".join([event] * 2_000) + b"]"
+    assert await turns(lambda: bodies.events_of(body)) >= 40
+
+
+async def test_others_go_on_while_records_become_a_batch_that_is_sent_once() -> None:
+    assert await turns(lambda: once._batch([NewRecord(1)] * 2_000, "k", 0)) >= 10
+
+
+@pytest.mark.parametrize(
+    ("media", "body"),
+    [
+        ("application/x-ndjson", b"1\n" * (limits.MAX_WHOLE_RECORDS + 1)),
+        ("application/x-ndjson", b"\n" * (limits.MAX_WHOLE_RECORDS + 1)),
+        (bodies.CE_BATCH, b"[" + b"{}," * limits.MAX_WHOLE_RECORDS + b"{}]"),
+    ],
+)
+async def test_what_is_too_much_as_a_whole_is_refused_before_records_are_made(
+    http: httpx.AsyncClient, monkeypatch: pytest.MonkeyPatch, media: str, body: bytes
+) -> None:
+    """16 MiB of lines of two bytes took 1.5 GB, and nobody else had a turn for seconds."""
+    monkeypatch.setattr(publishing, "_json_record", never)
+    monkeypatch.setattr(cloudevents, "to_record", never)
+    headers = {"idempotency-key": "k", "content-type": media}
+    answer = await http.post(STREAM, content=body, headers=headers)
+    assert (answer.status_code, answer.json()["code"]) == (413, "RecordTooLargeError")
 
 
 class TestOnce:
