@@ -27,7 +27,8 @@ MAX_FILE_BYTES: Final = MAX_MESSAGE_BYTES
 """A schema travels in one message, and a configuration is smaller still."""
 
 MAX_NODES: Final = 100_000
-"""Values in one file after aliases are followed: refuses alias bombs."""
+"""Values in one document, counted as they are read, and again after aliases are followed: refuses
+alias bombs. So many take seconds to read, where each is two bytes of the text."""
 
 _NULL: Final = "tag:yaml.org,2002:null"
 _TAGS: Final = frozenset(
@@ -109,10 +110,12 @@ def parse_yaml(text: str, problems: Problems) -> list[Marked]:
     """Every non-empty document of `text`, as far as it can be read; the rest is in `problems`."""
     documents: list[Marked] = []
     try:
-        for root in yaml.compose_all(text, Loader=yaml.SafeLoader):
+        for root in yaml.compose_all(text, Loader=_Loader):
             marked = _Converter(problems).convert(root)
             if marked is not None and not (isinstance(marked, Scalar) and marked.is_null):
                 documents.append(marked)
+    except _TooManyError as error:
+        _note_too_many(error.line, problems)
     except yaml.MarkedYAMLError as error:
         _note_syntax_error(error, problems)
     except yaml.reader.ReaderError as error:
@@ -164,6 +167,36 @@ def line_at(value: Marked, path: ValuePath) -> int:
     return line
 
 
+class _TooManyError(Exception):
+    """More values than a document may have, up to this line."""
+
+    def __init__(self, line: int) -> None:
+        self.line = line
+
+
+class _Loader(yaml.SafeLoader):
+    """Raises `_TooManyError` before a document that has too many values is read to its end."""
+
+    _count = 0
+
+    def compose_document(self) -> yaml.Node | None:
+        self._count = 0
+        return super().compose_document()
+
+    def descend_resolver(self, current_node: Any, current_index: Any) -> None:
+        """Called with each node, and whose it is, before what is in it is read."""
+        is_key = current_node is not None and current_index is None
+        self._count += not is_key
+        if self._count > MAX_NODES:
+            event: Any = self.peek_event()  # type: ignore[no-untyped-call]
+            raise _TooManyError(event.start_mark.line + 1)
+        super().descend_resolver(current_node, current_index)
+
+
+def _note_too_many(line: int, problems: Problems) -> None:
+    problems.add(line, f"more than {MAX_NODES} values", "a smaller document")
+
+
 def _note_syntax_error(error: yaml.MarkedYAMLError, problems: Problems) -> None:
     mark = error.problem_mark or error.context_mark
     line = mark.line + 1 if mark else 0
@@ -193,7 +226,7 @@ class _Converter:
         self._count += 1
         if self._count > MAX_NODES:
             if self._count == MAX_NODES + 1:
-                self._problems.add(line, f"more than {MAX_NODES} values", "a smaller document")
+                _note_too_many(line, self._problems)
             return None
         if node.tag not in _TAGS:
             self._problems.add(line, f"the tag {shorten(node.tag)}", "plain values without tags")

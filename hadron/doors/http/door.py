@@ -23,6 +23,8 @@ class Door:
         clients: by namespace, with which everything is done.
         node: which this door is in.
         consumers: members of groups that poll.
+        documents: for threads that read what is to be declared: one at a time, because together
+            they would leave the event loop, which waits for each of them in turn, nothing.
     """
 
     def __init__(self, node: OwnNode, ports: ClientPorts, limits: Limits) -> None:
@@ -31,6 +33,7 @@ class Door:
         self.ports = ports
         self.clients = Clients(lambda: node.address, ports)
         self.consumers = Consumers(limits.consumers)
+        self.documents = trio.CapacityLimiter(1)
         self.room = room_of(limits)
         self._streams = 0
         self._waiting: set[trio.CancelScope] = set()

@@ -6,12 +6,14 @@ from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, Final, Literal
 
 import msgspec
+import trio
 from starlette.responses import Response
 
 from hadron.client.schema.declarations import HOW_TO_CHANGE
 from hadron.doors.http.call import JSON, Call, Query, decoded, json_response
 from hadron.doors.http.door import Door
 from hadron.doors.http.problems import HttpError
+from hadron.model.documents.reading import declared
 from hadron.model.documents.rendering import to_document
 from hadron.model.errors import NotFoundError, RequestError, SchemaError
 from hadron.model.ids import DEFAULT_NAMESPACE
@@ -157,10 +159,14 @@ async def apply(door: Door, call: Call, query: ApplyQuery) -> Response:
             given = body.decode()
         except UnicodeDecodeError as error:
             raise RequestError(f"the body is no text in UTF-8: {error}") from None
+    # Seconds of it, where somebody sends as much as may be.
+    objects = await trio.to_thread.run_sync(
+        declared, given, abandon_on_cancel=True, limiter=door.documents
+    )
     # Documents say themselves where they belong, and may make that namespace.
     client = await door.clients.of(DEFAULT_NAMESPACE)
     applied = await client.apply(
-        given, dry_run=query.dry_run, allow_destructive=query.allow_destructive
+        objects, dry_run=query.dry_run, allow_destructive=query.allow_destructive
     )
     changes = []
     for each in applied.changes:

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import threading
 from pathlib import Path
+from typing import Any
 
 import httpx
 import pytest
 import trio
 
 from hadron import __version__
+from hadron.doors.http import schema
 from hadron.doors.http.tests.support import http_of, nodes_with_doors, until
+from hadron.model.documents.reading import declared
 from hadron.testing.nodes import Nodes
 
 YAML = {"content-type": "application/yaml"}
@@ -27,6 +31,32 @@ async def test_a_stream_is_created_once(http: httpx.AsyncClient) -> None:
     assert answer.json()["hint"].startswith("POST /v1/schema ")
     assert (await http.get("/v1/streams/none")).status_code == 404
     assert (await http.put("/v1/streams/t", content=b"{}")).status_code == 415
+
+
+@pytest.mark.parametrize("is_yaml", [False, True])
+async def test_others_go_on_while_documents_are_read(
+    http: httpx.AsyncClient, monkeypatch: pytest.MonkeyPatch, *, is_yaml: bool
+) -> None:
+    goes_on = threading.Event()
+
+    def slow(given: Any) -> Any:
+        assert goes_on.wait(60), "nobody else has a turn"
+        return declared(given)
+
+    monkeypatch.setattr(schema, "declared", slow)
+    text = "kind: Stream\nname: t\npartitions: [local/p0]\n"
+    async with trio.open_nursery() as nursery:
+        found: list[httpx.Response] = []
+
+        async def apply() -> None:
+            options: Any = {"content": text, "headers": YAML} if is_yaml else {"json": DOCUMENT}
+            found.append(await http.post("/v1/schema", **options))
+
+        nursery.start_soon(apply)
+        assert (await http.get("/healthz")).status_code == 200
+        assert not found
+        goes_on.set()
+    assert [each.status_code for each in found] == [200]
 
 
 async def test_documents_are_applied_and_deleted(http: httpx.AsyncClient) -> None:
