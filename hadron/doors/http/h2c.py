@@ -35,15 +35,8 @@ from hyperframe.frame import Frame, GoAwayFrame
 
 from hadron.doors.http import limits as bounds
 from hadron.doors.http.asgi import App, Message, Scope
-from hadron.doors.http.h1 import (
-    LINGER_BYTES,
-    LINGER_S,
-    PREFACE,
-    RefusedError,
-    stalled,
-    too_large_head,
-    too_long_target,
-)
+from hadron.doors.http.h1 import LINGER_BYTES, LINGER_S, PREFACE
+from hadron.doors.http.h1_requests import RefusedError, stalled, too_large_head, too_long_target
 from hadron.doors.http.limits import Limits
 from hadron.model.ports import Transport
 

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING
 import trio
 
 from hadron.doors.http.asgi import App
-from hadron.doors.http.h1 import PREFACE, Connection, RefusedError, refusal_bytes
+from hadron.doors.http.h1 import PREFACE, Connection, refusal_bytes
+from hadron.doors.http.h1_requests import RefusedError
 from hadron.doors.http.limits import Limits
 from hadron.model.ports import Listener, Transport
 from hadron.wire.sockets import most_at_door, split_address
