@@ -66,6 +66,8 @@ class Connection:
         self._buffer = memoryview(bytearray(_READ_BYTES))
         self._is_over = False
         """Nothing more comes."""
+        self._is_torn = False
+        """What was written ended half way: whatever came behind it would be taken for its rest."""
 
     async def run(self, first: bytes = b"") -> None:
         """Until it ends; the transport is the caller's."""
@@ -124,19 +126,26 @@ class Connection:
         )
 
     async def write(self, chunks: Iterable[bytes]) -> None:
-        """Raises `OSError`, also where the other side reads nothing any more."""
+        """All of it, or nothing is written behind it. Raises `OSError`, also where the other side
+        reads nothing any more."""
+        if self._is_torn:
+            raise OSError("what was written before has no end")
         left: list[bytes | memoryview] = [chunk for chunk in chunks if chunk]
-        while left:
-            sent = self._transport.send_some(left)
-            while left and sent >= len(left[0]):
-                sent -= len(left[0])
-                left.pop(0)
+        try:
+            while left:
+                sent = self._transport.send_some(left)
+                while left and sent >= len(left[0]):
+                    sent -= len(left[0])
+                    left.pop(0)
+                if left:
+                    left[0] = memoryview(left[0])[sent:]
+                    with trio.move_on_after(self._limits.stall_s) as scope:
+                        await self._transport.wait_writable()
+                    if scope.cancelled_caught:
+                        raise OSError(f"nothing was read there for {self._limits.stall_s:g} s")
+        finally:
             if left:
-                left[0] = memoryview(left[0])[sent:]
-                with trio.move_on_after(self._limits.stall_s) as scope:
-                    await self._transport.wait_writable()
-                if scope.cancelled_caught:
-                    raise OSError(f"nothing was read there for {self._limits.stall_s:g} s")
+                self._is_torn = True
 
     async def linger(self) -> None:
         """Let what is under way come, for a moment, so that the answer is not lost."""
@@ -278,13 +287,12 @@ class _Exchange:
                 chunks = self._start(None if more else len(body))
             if body and self._has_body:
                 chunks += [b"%x\r\n" % len(body), body, b"\r\n"] if self._is_chunked else [body]
-            if not more:
-                self._is_done = True
-                if self._is_chunked:
-                    chunks.append(b"0\r\n\r\n")
+            if not more and self._is_chunked:
+                chunks.append(b"0\r\n\r\n")
             # In one piece: two small writes would be two packets.
             small = sum(map(len, chunks)) < _READ_BYTES
             await self._connection.write([b"".join(chunks)] if small else chunks)
+            self._is_done = not more
 
     def _start(self, length: int | None) -> list[bytes]:
         """The answer's head; `length` of its body, where it is known."""

@@ -347,14 +347,17 @@ class _Protocol(H2Protocol):
 
     async def cut_off(self, stream_id: int, within_s: float) -> None:
         """Tell who reads an answer that there is no more of it, and that it is none. Hypercorn has
-        no word for this, and would leave the stream open."""
-        if stream_id not in self.streams:
-            # Who read it has said so first.
+        no word for this, and would leave the stream open. One that is whole, and read in time,
+        ends by itself."""
+        buffer = self.stream_buffers.get(stream_id)
+        if stream_id not in self.streams or buffer is None:
+            # Who read it has said so first, or all of it is out.
             return
         with trio.move_on_after(within_s):
-            buffer = self.stream_buffers.get(stream_id)
-            if buffer is not None and buffer.buffer:
+            if buffer.buffer:
                 await buffer.drain()
+            if buffer._complete:
+                return
         if self.exchanges.pop(stream_id, None) is not None:
             await self._reset(stream_id, ErrorCodes.INTERNAL_ERROR)
             await self._let_go(stream_id)

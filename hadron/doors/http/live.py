@@ -96,8 +96,7 @@ class Live:
                 raise
         if not self.has_started:
             await self.say(b"")
-        with trio.move_on_after(1.0):
-            await self._call.send({"type": "http.response.body", "body": b"", "more_body": False})
+        await self._call.send({"type": "http.response.body", "body": b"", "more_body": False})
 
     def word(self, kind: str, data: bytes) -> bytes:
         """`data`, which is JSON on a line, as an event of that kind or as a line; "" is the kind

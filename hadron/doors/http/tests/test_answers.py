@@ -10,13 +10,16 @@ from typing import Any
 
 import httpx
 import pytest
+import trio
 from starlette.responses import Response
+from trio.testing import MockClock
 
 from hadron.client.reading import reader
 from hadron.doors.http import limits as bounds
 from hadron.doors.http.asgi import Message
 from hadron.doors.http.call import NDJSON, Call, room_of
 from hadron.doors.http.limits import Limits
+from hadron.doors.http.live import Live
 from hadron.doors.http.tests.support import HTTP_PORT, _Stream, serving
 from hadron.doors.http.tests.test_groups import poll, settle
 from hadron.model.errors import OutcomeUnknownError, OverloadedError
@@ -119,6 +122,23 @@ async def test_what_was_done_is_not_said_to_be_refused() -> None:
     waiting.let_go()
     call.let_go()
     assert (room.answers.bytes, len(sent)) == (0, 2)
+
+
+async def test_the_end_of_an_answer_may_take_as_long_as_any_of_it(
+    autojump_clock: MockClock,
+) -> None:
+    """After a second it was given up, and what was whole was cut off."""
+    del autojump_clock
+    sent: list[Message] = []
+
+    async def send(message: Message) -> None:
+        await trio.sleep(5)
+        sent.append(message)
+
+    limits = Limits()
+    live = Live(Call({"headers": []}, trio.sleep_forever, send, room_of(limits)), limits, NDJSON)
+    await live.run(lambda: live.say(b"1\n"), trio.sleep_forever)
+    assert [each.get("more_body") for each in sent] == [None, True, False]
 
 
 async def test_a_poll_brings_as_much_as_an_answer_may_have(

@@ -50,6 +50,7 @@ class App:
         self.unread = 0
         self.flooded = 0
         self.go_on = trio.Event()
+        self.cut_s = 0.0
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         body = b""
@@ -79,6 +80,15 @@ class App:
                 self.unread += 1
                 raise
         if scope["path"] == "/early":
+            return
+        if scope["path"] == "/cut":
+            with trio.move_on_after(self.cut_s):
+                body = b"x" * (8 << 20)
+                await send({"type": "http.response.body", "body": body, "more_body": True})
+            body = b"behind"
+        if scope["path"] == "/last":
+            with trio.move_on_after(self.cut_s):
+                await send({"type": "http.response.body", "body": b"x" * 20_000})
             return
         if scope["path"].endswith("/large"):
             body = b"x" * (1 << 20)
@@ -344,6 +354,20 @@ async def test_half_an_answer_ends_the_connection(autojump_clock: MockClock, wor
     assert status(answer) == 500
 
 
+async def test_nothing_is_written_behind_what_was_cut_half_way(
+    autojump_clock: MockClock, world: World
+) -> None:
+    """It was taken for the rest of it, and the connection was kept."""
+    world.app.cut_s = 1.0
+    async with world.connection() as stream:
+        await stream.write(b"GET /cut HTTP/1.1\r\nhost: s\r\n\r\n")
+        await trio.sleep(2.0)
+        answer = await received(stream)
+    assert b"behind" not in answer
+    assert not answer.endswith(b"0\r\n\r\n")
+    assert world.server.connections == 0
+
+
 async def test_what_stands_behind_a_body_is_none_of_the_headers(
     autojump_clock: MockClock, world: World
 ) -> None:
@@ -457,6 +481,24 @@ async def test_http2_with_an_answer_that_is_taken_bit_by_bit(
         number = await peer.ask("GET", "/large", end=True)
         await until("answered", lambda: number in peer.whole)
         assert len(peer.bodies[number]) == 1 << 20
+
+
+@pytest.mark.parametrize("opens", [True, False])
+async def test_http2_with_an_answer_whose_end_waits_for_its_reader(
+    autojump_clock: MockClock, world: World, *, opens: bool
+) -> None:
+    """All of it is there, and its reader slow: that is no answer that was cut short."""
+    world.app.cut_s = 1.0
+    async with by_hand(world, INITIAL_WINDOW_SIZE=0) as peer:
+        asked = [await peer.ask("GET", "/last", end=True) for _ in range(10)]
+        await trio.sleep(2.0)
+        peer.h2.increment_flow_control_window(1 << 20)
+        for number in asked if opens else ():
+            peer.h2.increment_flow_control_window(20_000, number)
+        await peer.flush()
+        await until("ended", lambda: peer.whole | peer.resets.keys() == set(asked))
+        assert peer.whole == (set(asked) if opens else set())
+        assert {len(each) for each in peer.bodies.values()} == ({20_000} if opens else set())
 
 
 async def test_http2_with_half_an_answer(autojump_clock: MockClock, world: World) -> None:
