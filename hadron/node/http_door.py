@@ -68,9 +68,9 @@ async def _run(
         _log.info("HTTP is served at %s", listener.address)
 
     async def close() -> None:
-        server.is_closed = True
+        server.drain()
         listener.close()
-        door.drain()
+        door.draining.begin()
         node.waits_for = f"requests over HTTP, for {limits.drain_s:g} s at most"
         with trio.move_on_after(limits.drain_s):
             await app.wait_idle()

@@ -11,6 +11,7 @@ from hadron.client.connecting.ports import ClientPorts
 from hadron.doors.clients import Clients
 from hadron.doors.http.call import room_of
 from hadron.doors.http.consumers import Consumers
+from hadron.doors.http.draining import Draining
 from hadron.doors.http.limits import Limits
 from hadron.doors.http.problems import HttpError
 from hadron.doors.readiness import OwnNode
@@ -23,6 +24,7 @@ class Door:
         clients: by namespace, with which everything is done.
         node: which this door is in.
         consumers: members of groups that poll.
+        draining: the node is about to stop: who waits for what may come is let go.
         documents: for threads that read what is to be declared: one at a time, because together
             they would leave the event loop, which waits for each of them in turn, nothing.
     """
@@ -36,8 +38,7 @@ class Door:
         self.documents = trio.CapacityLimiter(1)
         self.room = room_of(limits)
         self._streams = 0
-        self._waiting: set[trio.CancelScope] = set()
-        self._is_draining = False
+        self.draining = Draining()
 
     async def run(self, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
         """Until cancelled. `task_status` is told when requests may come."""
@@ -64,21 +65,3 @@ class Door:
             yield
         finally:
             self._streams -= 1
-
-    @contextmanager
-    def until_drained(self) -> Iterator[None]:
-        """This block is left once the node is about to stop."""
-        with trio.CancelScope() as scope:
-            self._waiting.add(scope)
-            if self._is_draining:
-                scope.cancel()
-            try:
-                yield
-            finally:
-                self._waiting.discard(scope)
-
-    def drain(self) -> None:
-        """The node is about to stop: who waits for what may come is let go."""
-        self._is_draining = True
-        for scope in self._waiting:
-            scope.cancel()

@@ -261,7 +261,7 @@ async def _poll(door: Door, call: Call, member: Consumer, asked: Poll) -> dict[s
 
         nursery.start_soon(listen)
         try:
-            with door.until_drained():
+            with door.draining.until():
                 await member.poll(asked.max_records, asked.wait_s, taken)
         except HadronError as error:
             failure = error

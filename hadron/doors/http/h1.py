@@ -24,6 +24,7 @@ from urllib.parse import unquote
 import trio
 
 from hadron.doors.http.asgi import App, Message, Scope
+from hadron.doors.http.draining import Draining
 from hadron.doors.http.h1_requests import Parser, RefusedError, Request, stalled
 from hadron.doors.http.limits import Limits
 from hadron.model.ports import Transport
@@ -48,18 +49,20 @@ _NO_BODY: Final = frozenset({204, 304})
 
 
 class Connection:
-    """One connection, over all of its requests.
-
-    Args:
-        first: what was read of it already.
-    """
+    """One connection, over all of its requests."""
 
     def __init__(
-        self, transport: Transport, app: App, limits: Limits, server: tuple[str, int]
+        self,
+        transport: Transport,
+        app: App,
+        limits: Limits,
+        server: tuple[str, int],
+        draining: Draining,
     ) -> None:
         self._transport = transport
         self._app = app
         self._limits = limits
+        self._draining = draining
         self._server = server
         self._client = _pair(transport.peer)
         self._parser = Parser()
@@ -70,7 +73,11 @@ class Connection:
         """What was written ended half way: whatever came behind it would be taken for its rest."""
 
     async def run(self, first: bytes = b"") -> None:
-        """Until it ends; the transport is the caller's."""
+        """Until it ends; the transport is the caller's.
+
+        Args:
+            first: what was read of it already.
+        """
         try:
             if first:
                 self._parser.feed(first)
@@ -85,19 +92,21 @@ class Connection:
             _log.debug("%s: %s", self._transport.peer, error)
 
     async def _wait_request(self) -> bool:
-        """Until the next request's head is there. Raises `RefusedError`."""
+        """Until the next request's head is there; whether it is. Once the node is about to stop it
+        is not waited for. Raises `RefusedError`."""
         if self._parser.requests:
             return True
         limits, now = self._limits, trio.current_time()
         has_begun = self._parser.has_begun
-        with trio.CancelScope(deadline=now + (limits.head_s if has_begun else limits.idle_s)) as it:
+        with self._draining.until() as it:
+            it.deadline = now + (limits.head_s if has_begun else limits.idle_s)
             while not self._parser.requests:
                 if not await self.read():
                     return False
                 if not has_begun and self._parser.has_begun:
                     has_begun = True
                     it.deadline = trio.current_time() + limits.head_s
-        if it.cancelled_caught and has_begun:
+        if it.cancelled_caught and has_begun and not self.is_last:
             raise RefusedError(
                 408, f"the headers were not complete within {limits.head_s:g} s", "try again"
             )
@@ -115,6 +124,11 @@ class Connection:
             return False
         self._parser.feed(self._buffer[:size])
         return True
+
+    @property
+    def is_last(self) -> bool:
+        """Whether no request is taken behind the one that is dealt with."""
+        return self._draining.has_begun
 
     @property
     def is_full(self) -> bool:
@@ -230,7 +244,7 @@ class _Exchange:
         if not request.is_complete:
             await self._connection.linger()
             return False
-        return request.keep_alive
+        return request.keep_alive and not self._connection.is_last
 
     async def _receive(self) -> Message:
         request, connection = self._request, self._connection
@@ -313,7 +327,7 @@ class _Exchange:
                 self._is_chunked = self._has_body
             else:
                 request.keep_alive = False
-        if not request.is_complete:
+        if not request.is_complete or self._connection.is_last:
             request.keep_alive = False
         if not request.keep_alive:
             lines.append(b"connection: close\r\n")

@@ -35,6 +35,7 @@ from hyperframe.frame import Frame, GoAwayFrame
 
 from hadron.doors.http import limits as bounds
 from hadron.doors.http.asgi import App, Message, Scope
+from hadron.doors.http.draining import Draining
 from hadron.doors.http.h1 import LINGER_BYTES, LINGER_S, PREFACE
 from hadron.doors.http.h1_requests import RefusedError, stalled, too_large_head, too_long_target
 from hadron.doors.http.limits import Limits
@@ -46,8 +47,8 @@ _READ_BYTES: Final = 64 << 10
 _PIECE_BYTES: Final = 16 << 10
 _FRAME_HEAD_BYTES: Final = 9
 _RST_STREAM: Final = 3
-_CALM_DOWN: Final = bytes.fromhex("000008 07 00 00000000 7fffffff 0000000b")
-"""GOAWAY, with ENHANCE_YOUR_CALM (RFC 9113)."""
+_MOST: Final = (1 << 31) - 1
+"""Of streams' numbers."""
 
 _STREAM_WINDOW: Final = 65_535
 """What HTTP/2 lets come of a body that nobody has taken yet (RFC 9113, 6.9.2)."""
@@ -284,6 +285,9 @@ class _Protocol(H2Protocol):
         """It was left, and nothing is under way any more."""
         return self.is_left and not (self.streams or self.exchanges)
 
+    is_leaving = False
+    """No other request is taken."""
+
     async def _handle_events(self, events: list[Event]) -> None:
         for event in events:
             if isinstance(event, DataReceived):
@@ -313,7 +317,8 @@ class _Protocol(H2Protocol):
             # A tunnel, or what Hypercorn does not read.
             self.connection.reset_stream(request.stream_id, ErrorCodes.PROTOCOL_ERROR)
             return
-        if self.is_left:
+        if self.is_left or self.is_leaving:
+            # It may be asked elsewhere, whatever it is (RFC 9113, 8.7).
             self.connection.reset_stream(request.stream_id, ErrorCodes.REFUSED_STREAM)
             return
         await super()._create_stream(request)
@@ -321,10 +326,13 @@ class _Protocol(H2Protocol):
 
     async def _send_data(self, stream_id: int) -> None:
         await super()._send_data(stream_id)
-        exchange = self.exchanges.get(stream_id)
-        if exchange is None or stream_id in self.stream_buffers:
+        if stream_id in self.stream_buffers:
             return
         # Its answer is out.
+        await self.send(Updated(idle=self.idle))
+        exchange = self.exchanges.get(stream_id)
+        if exchange is None:
+            return
         if exchange.is_whole:
             del self.exchanges[stream_id]
             await self.send(Updated(idle=self.idle))
@@ -386,6 +394,8 @@ class _Connection:
         self._life = trio.CancelScope()
         """Of the task that reads."""
         self._has_requests: bool | None = None
+        self._is_told = False
+        """That it ends."""
         self._protocol = _Protocol(
             door.app,
             door.config,
@@ -403,14 +413,14 @@ class _Connection:
         protocol = self._protocol
         async with trio.open_nursery() as self._nursery:
             with self._life:
-                self._look_idle()
+                await self._look_idle()
                 await protocol.initiate()
                 protocol.connection.increment_flow_control_window(_WINDOW - _STREAM_WINDOW)
                 data = first
                 while data and not self._life.cancel_called:
                     if self._resets.are_too_many(data):
                         _log.info("%s takes too many requests back", self._transport.peer)
-                        self._transport.send_some([_CALM_DOWN])
+                        self._transport.send_some([_go_away(_MOST, ErrorCodes.ENHANCE_YOUR_CALM)])
                         break
                     await protocol.handle(RawData(data))
                     data = await self._read()
@@ -421,6 +431,18 @@ class _Connection:
                 await buffer.close()
 
     async def _read(self) -> bytes:
+        if not self._protocol.is_leaving:
+            with self._door.draining.until():
+                return await self._receive()
+            await self._leave()
+        return await self._receive()
+
+    async def _leave(self) -> None:
+        """The node is about to stop: end with what was asked for until now."""
+        self._protocol.is_leaving = True
+        await self._look_idle()
+
+    async def _receive(self) -> bytes:
         buffer = bytearray(_READ_BYTES)
         try:
             size = await self._transport.receive_into(memoryview(buffer))
@@ -452,18 +474,26 @@ class _Connection:
         elif isinstance(event, Closed):
             self._life.cancel()
         else:
-            self._look_idle()
+            await self._look_idle()
 
-    def _look_idle(self) -> None:
-        """Without a request it is kept for a while, whatever else comes, unless it was left."""
-        if self._protocol.is_done:
+    async def _look_idle(self) -> None:
+        """Without a request it is kept for a while, whatever else comes, unless it was left; as the
+        node stops, until the other side has heard of that."""
+        protocol = self._protocol
+        if protocol.is_done:
             self._life.cancel()
             return
-        has_requests = bool(self._protocol.streams)
+        has_requests = bool(protocol.streams)
         if has_requests != self._has_requests:
             self._has_requests = has_requests
             idle_s = math.inf if has_requests else self._door.limits.idle_s
             self._life.deadline = trio.current_time() + idle_s
+        if protocol.is_leaving and not (self._is_told or has_requests or protocol.stream_buffers):
+            # Only now: there are clients that take it for the end of what they wait for.
+            self._is_told = True
+            last = protocol.connection.highest_inbound_stream_id
+            await self._send(RawData(_go_away(last, ErrorCodes.NO_ERROR)))
+            self._life.deadline = trio.current_time() + LINGER_S
 
     async def _write(self, data: bytes) -> None:
         left = memoryview(data)
@@ -479,6 +509,13 @@ class _Connection:
             self._life.cancel()
 
 
+def _go_away(last: int, code: ErrorCodes) -> bytes:
+    """GOAWAY (RFC 9113, 6.8): requests up to `last` are answered. Written by hand, because behind
+    h2's own nothing can be sent any more."""
+    head = bytes.fromhex("000008 07 00 00000000")
+    return head + last.to_bytes(4, "big") + int(code).to_bytes(4, "big")
+
+
 def _config(limits: Limits) -> Config:
     config = Config()
     config.keep_alive_max_requests = 1 << 30
@@ -492,9 +529,12 @@ def _config(limits: Limits) -> Config:
 class H2:
     """All connections of HTTP/2 at one door."""
 
-    def __init__(self, app: App, limits: Limits, server: tuple[str, int]) -> None:
+    def __init__(
+        self, app: App, limits: Limits, server: tuple[str, int], draining: Draining
+    ) -> None:
         self.app = app
         self.limits = limits
+        self.draining = draining
         self.config = _config(limits)
         self._server = server
 

@@ -70,7 +70,7 @@ class Live:
     def open_at(self, door: Door) -> Iterator[None]:
         """While it is made; this block is left once the node is about to stop. Raises `HttpError`
         where too many are open, and `ShuttingDownError` where it had not started by then."""
-        with door.following(), door.until_drained():
+        with door.following(), door.draining.until():
             yield
         if not self.has_started:
             raise ShuttingDownError(

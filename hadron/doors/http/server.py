@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import trio
 
 from hadron.doors.http.asgi import App
+from hadron.doors.http.draining import Draining
 from hadron.doors.http.h1 import PREFACE, Connection, refusal_bytes
 from hadron.doors.http.h1_requests import RefusedError
 from hadron.doors.http.limits import Limits
@@ -38,9 +39,14 @@ class Server:
         self._told_s = float("-inf")
         self._refusing = 0
         self.connections = 0
-        self.is_closed = False
-        """Nobody is let in any more: whoever closes the listener says so first."""
+        self._draining = Draining()
         self.most = min(limits.connections, most_at_door())
+
+    def drain(self) -> None:
+        """The node is about to stop: nobody is let in any more, who is there and asks for nothing
+        is let go, and whoever does is told not to ask again. Whoever closes the listener says so
+        first."""
+        self._draining.begin()
 
     async def run(self, listener: Listener) -> None:
         """Until cancelled, and all connections with it."""
@@ -50,7 +56,7 @@ class Server:
                 try:
                     transport = await listener.accept()
                 except OSError as error:
-                    if self.is_closed:
+                    if self._draining.has_begun:
                         return
                     self._tell(f"a connection could not be accepted: {error}")
                     await trio.sleep(0.1)
@@ -78,7 +84,7 @@ class Server:
             if first.startswith(PREFACE):
                 await self._serve_h2(transport, first, server)
             elif first:
-                await Connection(transport, self._app, self._limits, server).run(first)
+                await self._connection(transport, server).run(first)
         except OSError as error:
             _log.debug("%s: %s", transport.peer, error)
         except Exception:
@@ -88,11 +94,14 @@ class Server:
             self.connections -= 1
             transport.close()
 
+    def _connection(self, transport: Transport, server: tuple[str, int]) -> Connection:
+        return Connection(transport, self._app, self._limits, server, self._draining)
+
     async def _first(self, transport: Transport) -> bytes:
         """What comes first, as much as tells the protocols apart."""
         buffer = memoryview(bytearray(16 << 10))
         first = b""
-        with trio.move_on_after(self._limits.head_s):
+        with self._draining.until(), trio.move_on_after(self._limits.head_s):
             while len(first) < len(PREFACE) and PREFACE.startswith(first):
                 size = await transport.receive_into(buffer)
                 if not size:
@@ -104,14 +113,14 @@ class Server:
         if self._h2 is None:
             from hadron.doors.http.h2c import H2
 
-            self._h2 = H2(self._app, self._limits, server)
+            self._h2 = H2(self._app, self._limits, server, self._draining)
         host, _, port = transport.peer.rpartition(":")
         client = (host.strip("[]"), int(port) if port.isdecimal() else 0)
         await self._h2.serve(transport, first, client)
 
     async def _refuse(self, transport: Transport, server: tuple[str, int]) -> None:
         """Say that there are too many, and go."""
-        connection = Connection(transport, self._app, self._limits, server)
+        connection = self._connection(transport, server)
         try:
             with trio.move_on_after(self._limits.head_s):
                 await connection.write(

@@ -185,7 +185,7 @@ async def test_who_comes_while_the_node_stops_is_told_so(
         declared = {"kind": "Exchange", "name": "x", "replica_set": "local/p0"}
         assert (await http.post("/v1/schema", json=declared)).status_code == 200
         (door,) = doors
-        door.drain()
+        door.draining.begin()
         for path in (EVENTS, "/v1/exchanges/x/messages"):
             answer = await http.get(path)
             told = answer.json()

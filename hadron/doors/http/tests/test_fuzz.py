@@ -24,6 +24,7 @@ from hadron.client.connecting.ports import ClientPorts
 from hadron.doors.http.app import HttpApp
 from hadron.doors.http.asgi import Message
 from hadron.doors.http.door import Door
+from hadron.doors.http.draining import Draining
 from hadron.doors.http.guard import Guard
 from hadron.doors.http.h1 import Connection
 from hadron.doors.http.limits import Limits
@@ -545,7 +546,7 @@ def test_whatever_bytes_come_the_connection_ends() -> None:
             pieces = rng.choices(tokens, k=rng.randint(0, 12))
             transport = _Bytes(pieces)
             with trio.fail_after(_ANSWER_S):
-                await Connection(transport, _echo, Limits(), ("s", 80)).run()
+                await Connection(transport, _echo, Limits(), ("s", 80), Draining()).run()
             assert not transport.sent or transport.sent.startswith(b"HTTP/1.1 "), pieces
             assert b" 500 " not in transport.sent, pieces
 

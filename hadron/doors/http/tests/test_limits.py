@@ -395,6 +395,62 @@ async def test_no_other_protocol_is_switched_to(autojump_clock: MockClock, world
     assert answer.endswith(b"behind"), "it goes on as it was"
 
 
+# --- a node that is about to stop -----------------------------------------------------------------
+
+
+async def test_who_asks_for_nothing_is_let_go_as_the_node_stops(
+    autojump_clock: MockClock, world: World
+) -> None:
+    async with world.connection() as new, world.connection() as kept, world.connection() as begun:
+        await kept.write(HEAD + b"content-length: 0\r\n\r\n")
+        assert status(await kept.read(4096)) == 200
+        await begun.write(HEAD)
+        await trio.testing.wait_all_tasks_blocked()
+        began_s = trio.current_time()
+        world.server.drain()
+        assert [await received(each) for each in (new, kept, begun)] == [b"", b"", b""]
+        assert trio.current_time() == began_s
+    assert world.server.connections == 0
+
+
+async def test_no_other_request_is_taken_as_the_node_stops(
+    autojump_clock: MockClock, world: World
+) -> None:
+    """Those that came later were cut off, though they may have been done."""
+    async with world.connection() as stream:
+        await stream.write(b"GET /hold HTTP/1.1\r\nhost: s\r\n\r\n")
+        await trio.testing.wait_all_tasks_blocked()
+        world.server.drain()
+        await stream.write(HEAD + b"content-length: 1\r\n\r\nx")
+        world.app.go_on.set()
+        answer = await received(stream)
+        assert status(answer) == 200
+        assert b"connection: close\r\n" in answer
+    assert world.app.bodies == [b""]
+
+
+async def test_http2_takes_no_other_request_as_the_node_stops(
+    autojump_clock: MockClock, world: World
+) -> None:
+    async with by_hand(world) as peer, by_hand(world) as idle:
+        held = await peer.ask("GET", "/hold", end=True)
+        await trio.testing.wait_all_tasks_blocked()
+        world.server.drain()
+        await until("told", lambda: idle.ended is not None)
+        await until("nobody asks there", lambda: world.server.connections == 1)
+        late = await peer.ask("GET", "/", end=True)
+        await until("refused", lambda: late in peer.resets)
+        assert peer.resets == {late: ErrorCodes.REFUSED_STREAM}
+        assert peer.ended is None
+        world.app.go_on.set()
+        await until("answered", lambda: held in peer.whole)
+        await until("told", lambda: peer.ended is not None)
+        assert peer.ended is not None
+        assert peer.ended.error_code == ErrorCodes.NO_ERROR
+        await until("closed", lambda: world.server.connections == 0)
+    assert world.app.bodies == [b""]
+
+
 # --- HTTP/2 ---------------------------------------------------------------------------------------
 
 
