@@ -210,6 +210,13 @@ class Consumer:
                 self._forget(each)
         return unknown
 
+    def give_back_unseen(self, deliveries: Mapping[str, Delivery]) -> None:
+        """Nobody was told of these, so that the attempts do not count."""
+        for number, each in deliveries.items():
+            own = each._parcel
+            own.channel.send_nack(own.number, [(each.offset, each.offset)], unseen=True)
+            self._forget(number)
+
     async def flush(self) -> None:
         """Raises `HttpError` when some acknowledgements came too late."""
         try:

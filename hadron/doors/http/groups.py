@@ -269,7 +269,7 @@ async def _poll(door: Door, call: Call, member: Consumer, asked: Poll) -> dict[s
     if failure is not None:
         raise failure
     if is_gone:
-        await member.settle(taken, lambda each: each.nack(0), ends=True)
+        member.give_back_unseen(taken)
         raise DisconnectedError
     return taken
 

@@ -10,6 +10,7 @@ import pytest
 import trio
 
 from hadron.doors import clients
+from hadron.doors.http.consumers import Consumer
 from hadron.doors.http.tests.support import http_of, nodes_with_doors, serving
 from hadron.testing.nodes import Nodes
 
@@ -209,6 +210,29 @@ async def test_who_hangs_up_takes_no_record_along(http: httpx.AsyncClient) -> No
         await poll(http, "gone", wait_s=60)
     await publish(http, "a")
     assert [each["value"] for each in await poll(http, "gone", wait_s=30)] == ["a"]
+
+
+async def test_who_hangs_up_as_a_record_comes_costs_it_no_attempt(
+    http: httpx.AsyncClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It was one more for each page that was closed, and then it was a dead letter unseen."""
+    has_come = trio.Event()
+    take = Consumer.poll
+
+    async def slow(self: Consumer, *args: Any) -> None:
+        await take(self, *args)
+        has_come.set()
+        await trio.sleep_forever()
+
+    await publish(http, "a")
+    with monkeypatch.context() as patch:
+        patch.setattr(Consumer, "poll", slow)
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(lambda: poll(http, "gone"))
+            await has_come.wait()
+            nursery.cancel_scope.cancel()
+    (given,) = await poll(http, "gone", wait_s=30)
+    assert (given["value"], given["attempt"]) == ("a", 1)
 
 
 @pytest.mark.long
