@@ -9,12 +9,13 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
-from typing import Literal
+from typing import Final, Literal
 
 import msgspec
 import trio
 
 from hadron.client.client import Client
+from hadron.doors.http import limits as bounds
 from hadron.doors.http.call import Call, Query
 from hadron.doors.http.door import Door
 from hadron.doors.http.live import EVENTS, PIECE_BYTES, RETRY_MS, Live
@@ -27,6 +28,9 @@ from hadron.model.record_batch import RecordBatch
 from hadron.model.schema import StreamSpec
 
 _log = logging.getLogger(__name__)
+
+_LOOK_S: Final = 1.0
+"""Who takes no longer to read what it is told reads along: nothing is fetched ahead for it."""
 
 
 class EventsQuery(Query, frozen=True, kw_only=True):
@@ -62,7 +66,7 @@ async def events(door: Door, call: Call, query: EventsQuery) -> None:
                 raise
             await source.begin(pass_over_dropped=True)
         write = event_of if query.format == "cloudevents" else json_of
-        following = _Following(door, live, client, source, query, write)
+        following = _Following(door, call, live, client, source, query, write)
         await live.run(following.follow_all, call.wait_disconnected)
 
 
@@ -72,6 +76,7 @@ class _Following:
     def __init__(
         self,
         door: Door,
+        call: Call,
         live: Live,
         client: Client,
         source: Source,
@@ -80,6 +85,7 @@ class _Following:
     ) -> None:
         self._client = client
         self._every_s = door.limits.heartbeat_s
+        self._call = call
         self._live = live
         self._stream = source.stream
         self._cursor: Cursor = source.cursor
@@ -87,10 +93,13 @@ class _Following:
         self._skipped = source.skipped
         self._partition = query.partition
         self._write = write
+        self._unread: dict[str, float] = {}
+        """Partitions of which something waits for who reads, and since when."""
         self._is_over = trio.Event()
 
     async def follow_all(self) -> None:
-        """Until one of them has ended."""
+        """Until one of them has ended. Raises `OverloadedError` where it is read so slowly that
+        others have no room."""
         # The place is known before the first record: who is cut off until then misses none.
         await self._live.say(f"retry: {RETRY_MS}\nid: {format_cursor(self._cursor)}\n\n".encode())
         for partition, (asked, first) in self._skipped.items():
@@ -100,6 +109,7 @@ class _Following:
             for partition, start in list(self._cursor.items()):
                 nursery.start_soon(self._follow, partition, start)
             nursery.start_soon(self._join_added, nursery)
+            nursery.start_soon(self._count)
             await self._is_over.wait()
             nursery.cancel_scope.cancel()
 
@@ -116,6 +126,7 @@ class _Following:
                 stream_id=self._stream_id,
             ):
                 piece = bytearray()
+                self._unread[partition] = trio.current_time()
                 async with live.writing:
                     for record in batch.records():
                         self._cursor[partition] = record.offset + 1
@@ -125,6 +136,7 @@ class _Following:
                             piece.clear()
                     if piece:
                         await live.send(bytes(piece))
+                del self._unread[partition]
         except HadronError as error:
             # Whoever follows connects again, and hears by its status what is wrong.
             _log.info("a stream of events of %s/%s ends: %s", self._stream, partition, error)
@@ -137,6 +149,14 @@ class _Following:
         # A record that its producer damaged is told of as such, and ends nothing.
         piece += json_of(record) if record.damage else self._write(record)
         piece += b"\n\n"
+
+    async def _count(self) -> None:
+        """Hold what is fetched of partitions whose records nobody has read yet."""
+        while True:
+            await trio.sleep(_LOOK_S)
+            before_s = trio.current_time() - _LOOK_S
+            count = sum(since_s <= before_s for since_s in self._unread.values())
+            self._call.hold_answer(count * bounds.READING_BYTES)
 
     async def _join_added(self, nursery: trio.Nursery) -> None:
         """Follow partitions that are added to the stream."""

@@ -18,9 +18,10 @@ from hadron.client.reading import reader
 from hadron.doors.http import limits as bounds
 from hadron.doors.http.asgi import Message
 from hadron.doors.http.call import NDJSON, Call, room_of
+from hadron.doors.http.door import Door
 from hadron.doors.http.limits import Limits
 from hadron.doors.http.live import Live
-from hadron.doors.http.tests.support import HTTP_PORT, _Stream, serving
+from hadron.doors.http.tests.support import HTTP_PORT, _Stream, serving, until
 from hadron.doors.http.tests.test_groups import poll, settle
 from hadron.model.errors import OutcomeUnknownError, OverloadedError
 from hadron.node import http_door
@@ -39,7 +40,22 @@ def small_limits(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture
-async def http(nodes: Nodes) -> AsyncIterator[httpx.AsyncClient]:
+def doors(monkeypatch: pytest.MonkeyPatch) -> list[Door]:
+    """Those that are opened."""
+    found: list[Door] = []
+
+    class Kept(Door):
+        def __init__(self, *args: Any) -> None:
+            super().__init__(*args)
+            found.append(self)
+
+    monkeypatch.setattr(http_door, "Door", Kept)
+    return found
+
+
+@pytest.fixture
+async def http(nodes: Nodes, doors: list[Door]) -> AsyncIterator[httpx.AsyncClient]:
+    del doors
     async with serving(nodes) as client, nodes.client() as producer:
         for _ in range(8):
             await producer.send("s", VALUE)
@@ -76,6 +92,22 @@ async def test_answers_that_nobody_reads_are_bounded(
     # Once they are gone there is room.
     while (await http.get(RECORDS, headers={"accept": accept})).status_code != 200:
         pass
+
+
+async def test_events_that_nobody_reads_are_counted_too(
+    nodes: Nodes, doors: list[Door], http: httpx.AsyncClient
+) -> None:
+    """Each partition of each of them had 4 MiB, which nobody knew of."""
+    nodes.network.wire("n1", CLIENT).buffer_bytes = 16 << 10
+    transport = await nodes.network.host(CLIENT).dial(f"n1:{HTTP_PORT}")
+    stream = _Stream(transport)
+    await stream.write(b"GET /v1/streams/s/events?from=earliest HTTP/1.1\r\nhost: n1\r\n\r\n")
+    assert (await stream.read(12)).endswith(b" 200")
+    held = doors[0].room.answers
+    await until("counted", lambda: held.bytes == bounds.READING_BYTES)
+    assert (await http.get(RECORDS)).status_code == 503
+    transport.close()
+    await until("gone", lambda: held.bytes == 0)
 
 
 async def test_what_was_fetched_for_who_is_refused_is_gone(
