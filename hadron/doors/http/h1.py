@@ -67,8 +67,10 @@ class Connection:
         self._client = _pair(transport.peer)
         self._parser = Parser()
         self._buffer = memoryview(bytearray(_READ_BYTES))
-        self._is_over = False
+        self.is_over = False
         """Nothing more comes."""
+        self._dropped = 0
+        """Bytes, behind what is refused."""
         self._is_torn = False
         """What was written ended half way: whatever came behind it would be taken for its rest."""
 
@@ -113,16 +115,22 @@ class Connection:
         return not it.cancelled_caught
 
     async def read(self) -> bool:
-        """Some more of what comes; whether there was more. Raises `RefusedError`, `OSError`."""
-        if self._is_over:
+        """Some more of what comes; whether there was more. Behind what is refused, once those
+        before it are answered, only the end is waited for. Raises `RefusedError`, `OSError`."""
+        if self.is_over:
             return False
-        if self._parser.refusal is not None:
-            raise self._parser.refusal
+        parser = self._parser
+        is_deferred = parser.refusal is not None and parser.is_first_complete
+        if parser.refusal is not None and not is_deferred:
+            raise parser.refusal
         size = await self._transport.receive_into(self._buffer)
         if not size:
-            self._is_over = True
+            self.is_over = True
             return False
-        self._parser.feed(self._buffer[:size])
+        if is_deferred:
+            self._dropped += size
+        else:
+            parser.feed(self._buffer[:size])
         return True
 
     @property
@@ -136,7 +144,7 @@ class Connection:
         behind = self._parser.requests
         return (
             len(behind) > 1 + _PIPELINED
-            or sum(each.size + each.body_bytes for each in list(behind)[1:]) > _AHEAD_BYTES
+            or self._dropped + sum(each.held_bytes for each in list(behind)[1:]) > _AHEAD_BYTES
         )
 
     async def write(self, chunks: Iterable[bytes]) -> None:
@@ -215,6 +223,7 @@ class _Exchange:
     async def run(self) -> bool:
         """Whether another request may come on the connection."""
         request = self._request
+        request.find_host()
         raw_path, _, query = request.target.partition(b"?")
         if not raw_path.startswith(b"/"):
             raise RefusedError(
@@ -240,6 +249,13 @@ class _Exchange:
         if not self._is_done:
             if self._is_started:
                 return False
+            if self._connection.is_over:
+                raise RefusedError(
+                    400,
+                    "the other side closed the connection before the answer was there, which is "
+                    "hanging up",
+                    "leave it open until then (`nc` without -N)",
+                )
             raise self._trouble or RefusedError(500, "there is no answer")
         if not request.is_complete:
             await self._connection.linger()
@@ -248,8 +264,8 @@ class _Exchange:
 
     async def _receive(self) -> Message:
         request, connection = self._request, self._connection
-        if request.expects and not request.is_complete and not request.body:
-            request.expects = False
+        expects, request.expects = request.expects, False
+        if expects and not (request.is_complete or request.body or self._is_started):
             await connection.write([b"HTTP/1.1 100 Continue\r\n\r\n"])
         # Behind all of it only the end of the connection is waited for.
         patience_s = math.inf if request.is_complete else connection.limits.stall_s

@@ -6,14 +6,22 @@ knows where the next request would begin.
 
 from __future__ import annotations
 
+import re
 from collections import deque
 from collections.abc import Iterator
+from typing import Final
 
 import httptools
 
 from hadron.doors.http import limits as bounds
 from hadron.doors.http.problems import HttpError, body_of
 from hadron.model.problems import shorten
+
+_ABSOLUTE: Final = re.compile(rb"http://([^/?#]*)", re.IGNORECASE)
+
+_REQUEST_BYTES: Final = 1_000
+_HEADER_BYTES: Final = 160
+"""What each takes of memory, besides its text."""
 
 
 class RefusedError(HttpError, travels=False):
@@ -71,6 +79,22 @@ class Request:
         self.body = bytearray()
         self.body_bytes = 0
 
+    @property
+    def held_bytes(self) -> int:
+        """What it takes while it waits for others."""
+        return _REQUEST_BYTES + _HEADER_BYTES * len(self.headers) + self.size + self.body_bytes
+
+    def find_host(self) -> None:
+        """A target that names the host as well, as proxies are given it, becomes a path, and that
+        host the one that is named, whatever the header says (RFC 9112, 3.2.2)."""
+        found = _ABSOLUTE.match(self.target)
+        if found is not None:
+            self.target = self.target[found.end() :]
+            if not self.target.startswith(b"/"):
+                self.target = b"/" + self.target
+            others = [each for each in self.headers if each[0] != b"host"]
+            self.headers = [(b"host", found[1]), *others]
+
 
 class Parser:
     """What llhttp has found, request by request."""
@@ -87,6 +111,11 @@ class Parser:
     @property
     def has_begun(self) -> bool:
         return self._current is not None and not self._current.is_head_complete
+
+    @property
+    def is_first_complete(self) -> bool:
+        """Whether there is a request to be answered, and all of it has come."""
+        return bool(self.requests) and self.requests[0].is_complete
 
     def feed(self, data: bytes | memoryview) -> None:
         """Raises `RefusedError`."""
@@ -174,7 +203,8 @@ class Parser:
                 "send the body as it is, with a content-length or as `chunked`",
             )
         if name == b"expect" and value.lower() == b"100-continue":
-            request.expects = True
+            # Who speaks HTTP/1.0 knows no such word, whatever was passed on (RFC 9110, 10.1.1).
+            request.expects = self._parser.get_http_version() != "1.0"
 
     def on_headers_complete(self) -> None:
         request = self._now

@@ -42,8 +42,8 @@ SMALL_BYTES: Final = 64 << 10
 the way of nobody who does for little. All connections of HTTP/1.1 together have 64 MB of each."""
 
 READING_BYTES: Final = 4 << 20
-"""What a read of a partition is counted as whose answer goes on: a fetch is in hand, two wait, and one is on its
-way."""
+"""What a read of a partition is counted as whose answer goes on: a fetch is in hand, two wait, and
+one is on its way."""
 
 
 RESETS: Final = 200

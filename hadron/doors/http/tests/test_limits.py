@@ -49,6 +49,7 @@ class App:
         self.disconnected = 0
         self.unread = 0
         self.flooded = 0
+        self.target = b"", b""
         self.go_on = trio.Event()
         self.cut_s = 0.0
 
@@ -56,6 +57,9 @@ class App:
         body = b""
         if scope["path"].startswith("/hold"):
             await self.go_on.wait()
+        if scope["path"] == "/answered":
+            await send({"type": "http.response.start", "status": 200, "headers": []})
+            await send({"type": "http.response.body", "body": b"early", "more_body": True})
         while scope["path"] != "/unread":
             message = await receive()
             if message["type"] == "http.disconnect":
@@ -66,6 +70,17 @@ class App:
                 break
         self.bodies.append(body)
         self.headers = scope["headers"]
+        self.target = scope["raw_path"], scope["query_string"]
+        if scope["path"] == "/listen":
+            async with trio.open_nursery() as nursery:
+
+                async def listen() -> None:
+                    assert (await receive())["type"] == "http.disconnect"
+                    self.disconnected += 1
+
+                nursery.start_soon(listen)
+                await self.go_on.wait()
+                nursery.cancel_scope.cancel()
         if scope["path"] == "/wait":
             assert (await receive())["type"] == "http.disconnect"
             self.disconnected += 1
@@ -143,7 +158,7 @@ def status(answer: bytes) -> int:
         (b"GET / HTTP/1.1\r\nhost s\r\n\r\n", 400),
         (b"GET / HTTP/1.1\r\n bad: fold\r\n\r\n", 400),
         (b"GET nowhere HTTP/1.1\r\nhost: s\r\n\r\n", 400),
-        (b"GET http://s/ HTTP/1.1\r\nhost: s\r\n\r\n", 400),
+        (b"GET https://s/ HTTP/1.1\r\nhost: s\r\n\r\n", 400),
         (HEAD + b"content-length: 1\r\ntransfer-encoding: chunked\r\n\r\n", 400),
         (HEAD + b"content-length: 1\r\ncontent-length: 2\r\n\r\nx", 400),
         (HEAD + b"content-length: -1\r\n\r\n", 400),
@@ -306,9 +321,10 @@ async def test_a_request_that_begins_behind_many_is_not_charged_with_them(
         ((HEAD + b"content-length: 2\r\n\r\n__") * 300, 400),
         (HEAD + b"content-length: 99999999\r\n\r\n" + b"x" * (3 << 19), 400),
         ((b"GET / HTTP/1.1\r\nhost: s\r\na: " + b"b" * 30_000 + b"\r\n\r\n") * 40, 400),
-        (CHUNKED + b"0\r\na: " + b"b" * (3 << 16), 431),
+        ((b"GET / HTTP/1.1\r\nhost: s\r\n" + b"a:b\r\n" * 99 + b"\r\n") * 80, 400),
+        (b"GET /\r\n\r\n" + b"x" * (3 << 19), 400),
     ],
-    ids=["requests", "bodies", "heads", "trailers"],
+    ids=["requests", "bodies", "heads", "headers", "nonsense"],
 )
 async def test_what_comes_behind_a_request_is_bounded(
     autojump_clock: MockClock, world: World, behind: bytes, wanted: int
@@ -319,8 +335,40 @@ async def test_what_comes_behind_a_request_is_bounded(
         await stream.write(behind)
         answer = await stream.read(4096)
     assert status(answer) == wanted
-    assert (b"came behind one that is not answered yet" in answer) == (wanted == 400)
+    assert b"came behind one that is not answered yet" in answer
     assert world.app.disconnected == 1
+
+
+@pytest.mark.parametrize(
+    ("behind", "wanted"),
+    [(b"nonsense\r\n\r\n", 400), (CHUNKED + b"0\r\na: " + b"b" * (3 << 16), 431)],
+)
+async def test_what_is_refused_behind_a_request_does_not_end_that(
+    autojump_clock: MockClock, world: World, behind: bytes, wanted: int
+) -> None:
+    async with world.connection() as stream:
+        await stream.write(b"GET /listen HTTP/1.1\r\nhost: s\r\n\r\n" + behind)
+        await trio.testing.wait_all_tasks_blocked()
+        assert world.app.disconnected == 0
+        world.app.go_on.set()
+        answer = await received(stream)
+    assert status(answer) == 200
+    assert status(answer.partition(b"\r\n\r\n-")[2]) == wanted
+    async with world.connection() as stream:
+        await stream.write(b"GET /wait HTTP/1.1\r\nhost: s\r\n\r\n" + behind)
+        await trio.testing.wait_all_tasks_blocked()
+    await until("its end is noticed", lambda: world.app.disconnected == 1)
+
+
+async def test_who_says_that_nothing_more_comes_has_hung_up(
+    autojump_clock: MockClock, world: World
+) -> None:
+    async with world.connection() as stream:
+        await stream.write(b"GET /wait HTTP/1.1\r\nhost: s\r\n\r\n")
+        stream._transport.outgoing.finish(broken=False)
+        answer = await received(stream)
+    assert status(answer) == 400
+    assert b"which is hanging up" in answer
 
 
 def test_a_door_has_no_more_connections_than_there_are_files_for(
@@ -384,6 +432,39 @@ async def test_a_body_is_asked_for_when_it_is_wanted(
         assert await stream.read(100) == b"HTTP/1.1 100 Continue\r\n\r\n"
         await stream.write(b"ok")
         assert status(await stream.read(4096)) == 200
+
+
+async def test_a_body_is_not_asked_for_by_who_does_not_know_the_word_or_is_answered_already(
+    autojump_clock: MockClock, world: World
+) -> None:
+    for line in (b"POST / HTTP/1.0", b"POST /answered HTTP/1.1"):
+        async with world.connection() as stream:
+            await stream.write(line + b"\r\nhost: s\r\nexpect: 100-continue\r\n")
+            await stream.write(b"content-length: 2\r\n\r\n")
+            await trio.testing.wait_all_tasks_blocked()
+            await stream.write(b"ok")
+            answer = await received(stream)
+        assert status(answer) == 200
+        assert b"100 Continue" not in answer
+    assert world.app.bodies == [b"ok", b"ok"]
+
+
+@pytest.mark.parametrize(
+    ("target", "path", "query"),
+    [
+        (b"http://other:80/a/b?c=d", b"/a/b", b"c=d"),
+        (b"HTTP://other:80?c=d", b"/", b"c=d"),
+        (b"http://other:80", b"/", b""),
+    ],
+)
+async def test_a_target_may_name_the_host(
+    autojump_clock: MockClock, world: World, target: bytes, path: bytes, query: bytes
+) -> None:
+    """As `curl` asks a proxy; servers must take it (RFC 9112, 3.2.2)."""
+    head = b" HTTP/1.1\r\nhost: s\r\na: b\r\nconnection: close\r\n\r\n"
+    assert status(await world.ask(b"GET " + target + head)) == 200
+    assert world.app.target == (path, query)
+    assert world.app.headers[:2] == [(b"host", b"other:80"), (b"a", b"b")]
 
 
 async def test_no_other_protocol_is_switched_to(autojump_clock: MockClock, world: World) -> None:
