@@ -41,6 +41,10 @@ _MANY_FILES: Final = 1 << 16
 _LEAST_FILES: Final = 128
 """Databases, logs and peers of a small cluster, and some clients."""
 
+_SILENCE_S: Final = 60
+"""After which who has accepted a connection takes the other host for gone, where its system does
+not answer either. Laptops that sleep for a moment stay; proxies cut after as long."""
+
 DOOR_CONNECTIONS: Final = 1_000
 """At most, over HTTP, and over gRPC. An idle one costs some 10 kB."""
 
@@ -152,6 +156,19 @@ def format_address(host: str, port: int) -> str:
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 
+def _notice_silence(accepted: socket.socket) -> None:
+    """Have the system find out who has vanished without a word: who has nothing to say to them
+    would never notice. (What is said and not heard is sent again for a quarter of an hour, as the system
+    has it: a shorter time would also end who reads slowly.)"""
+    options = {"TCP_KEEPIDLE": _SILENCE_S // 2, "TCP_KEEPINTVL": _SILENCE_S // 6, "TCP_KEEPCNT": 3}
+    with contextlib.suppress(OSError):
+        accepted.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+        for name, value in options.items():
+            # Not every system has all of them.
+            if (option := getattr(socket, name, None)) is not None:
+                accepted.setsockopt(socket.IPPROTO_TCP, option, value)
+
+
 class SocketTransport:
     """`ports.Transport` over one connected TCP socket."""
 
@@ -241,6 +258,7 @@ class SocketListener:
             except ConnectionAbortedError:
                 continue
             self._eager_accepts += 1
+            _notice_silence(connected)
             return SocketTransport(connected)
 
     def close(self) -> None:

@@ -32,6 +32,24 @@ async def test_a_dial_that_nobody_answers_says_so(host: str) -> None:
     assert caught.value.strerror == "Connection refused"
 
 
+@pytest.mark.skipif(sys.platform != "linux", reason="others call it otherwise")
+async def test_who_vanishes_without_a_word_is_noticed_within_a_minute() -> None:
+    """A quiet long poll, call or stream of lines kept its place for ever."""
+    network = SocketNetwork()
+    listener = await network.listen("127.0.0.1:0")
+    transport = await network.dial(listener.address)
+    accepted = await listener.accept()
+    has = accepted._socket.getsockopt
+    assert has(socket.SOL_SOCKET, socket.SO_KEEPALIVE)
+    idle_s, every_s, times = (
+        has(socket.IPPROTO_TCP, each)
+        for each in (socket.TCP_KEEPIDLE, socket.TCP_KEEPINTVL, socket.TCP_KEEPCNT)
+    )
+    assert idle_s + every_s * times <= 60
+    for each in (transport, accepted, listener):
+        each.close()
+
+
 @pytest.mark.skipif(not socket.has_ipv6, reason="no IPv6 here")
 async def test_ipv6() -> None:
     network = SocketNetwork()
