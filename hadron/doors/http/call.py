@@ -160,10 +160,12 @@ class Call:
         wanted = self.headers.get("accept", "")
         if not wanted:
             return offers[0]
-        for part in sorted(wanted.lower().split(","), key=_unwanted):
-            media = part.partition(";")[0].strip()
+        parts = [(part.partition(";")[0].strip(), part) for part in wanted.lower().split(",")]
+        refused = {media for media, part in parts if not _unwanted(part)}
+        for media, _ in sorted(parts, key=lambda each: _unwanted(each[1])):
             for offer in offers:
-                if media in ("*/*", offer) or media == f"{offer.partition('/')[0]}/*":
+                ways = (offer, f"{offer.partition('/')[0]}/*", "*/*")
+                if media in ways and not refused.intersection(ways[: ways.index(media) + 1]):
                     return offer
         raise HttpError(406, f"{shorten(wanted)} is not available", f"accept {', '.join(offers)}")
 
@@ -262,7 +264,7 @@ _ONCE: Final = frozenset({"host", "origin", "content-type", "idempotency-key", "
 
 
 def _unwanted(part: str) -> float:
-    """What sorts the most wanted first, in the given order."""
+    """What sorts the most wanted first, in the given order; 0 of what is refused."""
     for parameter in part.split(";")[1:]:
         name, _, value = parameter.strip().partition("=")
         if name == "q":

@@ -16,13 +16,14 @@ from hadron.doors.http.door import Door
 from hadron.doors.http.live import EVENTS
 from hadron.doors.http.operations import Operation
 from hadron.doors.http.problems import CONTENT_TYPE, Problem
+from hadron.model.limits import MAX_OFFSET
 from hadron.model.version import VERSION
 
 _ERRORS: Final = (400, 403, 404, 405, 408, 413, 414, 421, 429, 431, 500, 502, 503, 504)
 """Statuses of problems that any operation may have."""
 
 _REFERENCES: Final = "#/components/schemas/{name}"
-_PARAMETER: Final = re.compile(r"\{(\w+)(?::(\w+))?\}")
+_PARAMETER: Final = re.compile(r"\{(\w+)\}")
 _EXAMPLES: Final = {"endpoint": "quote", "exchange": "prices"}
 """Of names in paths, as docs/HTTP.md has them."""
 
@@ -31,6 +32,7 @@ _DESCRIPTION: Final = (
     f"is, with its head; but 405 for answers that go on ({EVENTS})."
 )
 
+_OFFSETS: Final = {"type": "integer", "minimum": 0, "maximum": MAX_OFFSET}
 _NAMES: Final = {"type": "string", "pattern": "^[-_.a-zA-Z0-9]+$", "maxLength": 100}
 
 
@@ -104,10 +106,10 @@ def _path(path: str) -> list[dict[str, Any]]:
             "name": name,
             "in": "path",
             "required": True,
-            "schema": {"type": "integer", "minimum": 0} if kind == "int" else _NAMES,
+            "schema": _OFFSETS if name == "offset" else _NAMES,
             **({"example": _EXAMPLES[name]} if name in _EXAMPLES else {}),
         }
-        for name, kind in _PARAMETER.findall(path)
+        for name in _PARAMETER.findall(path)
     ]
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import AsyncGenerator, Callable
 from contextlib import aclosing
 from datetime import datetime
@@ -25,11 +26,15 @@ from hadron.model.errors import (
     OffsetOutOfRangeError,
     RequestError,
 )
+from hadron.model.limits import MAX_OFFSET
+from hadron.model.problems import shorten
 from hadron.model.record import Record
 
 _DEFAULT_LIMIT: Final = 100
 _PIECE_BYTES: Final = 64 << 10
 """Of NDJSON: written at once."""
+
+_OFFSET: Final = re.compile(r"\d{1,19}", re.ASCII)
 
 Limit = Annotated[int, msgspec.Meta(ge=1, le=(1 << 63) - 1)]
 
@@ -201,7 +206,9 @@ async def _stream(source: Source, call: Call, limit: int | None, media: str) -> 
     )
     piece = bytearray()
     if call.scope["method"] == "HEAD":
-        # No body is sent, so that nobody would be noticed who has gone.
+        # No body is sent, so that nobody would be noticed who has gone. How long it would be is not
+        # known, as it is not said where there is one.
+        await _send(call, b"", more=True)
         await _send(call, b"", more=False)
         return
     async with aclosing(source.batches(limit)) as batches:
@@ -228,7 +235,7 @@ async def _send(call: Call, body: bytes, *, more: bool) -> None:
 
 async def read_one(door: Door, call: Call, query: RecordQuery) -> Response:
     """A record's value as the body, and the rest of it in headers: CloudEvents' binary mode."""
-    stream, offset = call.path["stream"], int(call.path["offset"])
+    stream, offset = call.path["stream"], _offset_in(call.path["offset"])
     client = await door.clients.of(query.namespace)
     partition = query.partition
     if partition is None:
@@ -239,12 +246,19 @@ async def read_one(door: Door, call: Call, query: RecordQuery) -> Response:
                 f"give partition=, one of {', '.join(each.partition for each in found)}",
             )
         partition = found[0].partition
-    if offset >> 63:
-        raise RequestError(f"offset {offset} is out of bounds")
     async with client.read(stream, partition=partition, offset=offset, limit=1) as records:
         async for record in records:
             return _one(record, call)
     raise NotFoundError(f"{stream}/{partition} has no offset {offset} yet")
+
+
+def _offset_in(text: str) -> int:
+    """Looked at before it is a number: one of thousands of digits is none of Python's."""
+    if _OFFSET.fullmatch(text) is None or int(text) > MAX_OFFSET:
+        raise RequestError(
+            f"{shorten(text)} is no offset", f"give a whole number from 0 to {MAX_OFFSET}"
+        )
+    return int(text)
 
 
 def _one(record: Record, call: Call) -> Response:

@@ -79,7 +79,7 @@ OPERATIONS: Final = (
     Operation(
         name="readOne",
         method="GET",
-        path="/v1/streams/{stream}/records/{offset:int}",
+        path="/v1/streams/{stream}/records/{offset}",
         summary="One record: its value, and the rest as headers of a CloudEvent.",
         handle=reading.read_one,
         query=reading.RecordQuery,

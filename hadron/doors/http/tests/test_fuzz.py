@@ -297,7 +297,7 @@ async def _ask(app: HttpApp, case: Any) -> int:
     patience_s = _ANSWER_S if "{endpoint}" in path else 0.05
     for parameter in ("stream", "endpoint", "exchange", "group", "consumer", "kind", "name"):
         path = path.replace(f"{{{parameter}}}", name)
-    path = path.replace("{offset:int}", "0")
+    path = path.replace("{offset}", "0")
     client = _Client([body[:7], body[7:]], hangs_up=hangs_up, patience_s=patience_s)
     scope = {
         "type": "http",

@@ -163,6 +163,45 @@ async def test_an_offset_that_is_not_there_yet_is_told_with_those_that_are(
         assert (await http.post("/v1/streams/s", json=1)).status_code == 200
 
 
+@pytest.mark.parametrize("offset", ["9" * 5_000, str(1 << 63), "-1", "x", "\u0663"])
+async def test_what_is_no_offset_is_told_so(http: httpx.AsyncClient, offset: str) -> None:
+    """5,000 digits were a defect of the node's."""
+    answer = await http.get(f"{RECORDS}/{offset}")
+    assert answer.status_code == 400
+    assert "is no offset" in answer.json()["detail"]
+
+
+@pytest.mark.parametrize("http2", [False, True])
+async def test_a_head_says_no_length_that_is_not_known(
+    http: httpx.AsyncClient, nodes: Nodes, *, http2: bool
+) -> None:
+    await fill(http, 3)
+    async with http_of(nodes, "n1", http2=http2) as other:
+        answer = await other.head(RECORDS, headers={"accept": "application/x-ndjson"})
+        assert (answer.status_code, answer.content) == (200, b"")
+        assert "content-length" not in answer.headers
+        assert (await other.get(RECORDS)).status_code == 200
+
+
+@pytest.mark.parametrize(
+    ("accept", "wanted"),
+    [
+        ("application/x-ndjson;q=0", 406),
+        ("*/*;q=0", 406),
+        ("application/*;q=0.5, application/json;q=0", "application/x-ndjson"),
+        ("*/*, application/json;q=0.0", "application/x-ndjson"),
+        ("application/*;q=0, application/json", "application/json"),
+        ("text/html, */*;q=0.1", "application/json"),
+    ],
+)
+async def test_what_is_refused_is_not_given(
+    http: httpx.AsyncClient, accept: str, wanted: int | str
+) -> None:
+    answer = await http.get(RECORDS, headers={"accept": accept})
+    media = answer.headers["content-type"]
+    assert wanted == (media if answer.status_code == 200 else answer.status_code)
+
+
 async def test_what_retention_has_dropped(http: httpx.AsyncClient, nodes: Nodes) -> None:
     """A reader hears of it; a follower is told what it has missed, and goes on."""
     await fill(http, 10)
