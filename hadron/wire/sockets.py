@@ -158,8 +158,8 @@ def format_address(host: str, port: int) -> str:
 
 def _notice_silence(accepted: socket.socket) -> None:
     """Have the system find out who has vanished without a word: who has nothing to say to them
-    would never notice. (What is said and not heard is sent again for a quarter of an hour, as the system
-    has it: a shorter time would also end who reads slowly.)"""
+    would never notice. (What is said and not heard is sent again for a quarter of an hour, as the
+    system has it: a shorter time would also end who reads slowly.)"""
     options = {"TCP_KEEPIDLE": _SILENCE_S // 2, "TCP_KEEPINTVL": _SILENCE_S // 6, "TCP_KEEPCNT": 3}
     with contextlib.suppress(OSError):
         accepted.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
