@@ -25,7 +25,7 @@ import trio
 
 from hadron.doors.http.asgi import App, Message, Scope
 from hadron.doors.http.draining import Draining
-from hadron.doors.http.h1_requests import Parser, RefusedError, Request, stalled
+from hadron.doors.http.h1_requests import Parser, RefusedError, Request, hung_up, stalled
 from hadron.doors.http.limits import Limits
 from hadron.model.ports import Transport
 
@@ -249,13 +249,8 @@ class _Exchange:
         if not self._is_done:
             if self._is_started:
                 return False
-            if self._connection.is_over:
-                raise RefusedError(
-                    400,
-                    "the other side closed the connection before the answer was there, which is "
-                    "hanging up",
-                    "leave it open until then (`nc` without -N)",
-                )
+            if self._trouble is None and self._connection.is_over:
+                self._trouble = hung_up()
             raise self._trouble or RefusedError(500, "there is no answer")
         if not request.is_complete:
             await self._connection.linger()

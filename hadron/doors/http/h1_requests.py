@@ -257,5 +257,14 @@ def too_large_head() -> RefusedError:
     )
 
 
+def hung_up() -> RefusedError:
+    """For who may still read it: half of the connection is open, or nobody is there."""
+    return RefusedError(
+        400,
+        "the other side closed the connection before the answer was there, which is hanging up",
+        "leave it open until then (`nc` without -N)",
+    )
+
+
 def stalled(stall_s: float) -> RefusedError:
     return RefusedError(408, f"nothing of the body came for {stall_s:g} s", "try again")
