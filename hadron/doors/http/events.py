@@ -30,7 +30,7 @@ from hadron.model.schema import StreamSpec
 _log = logging.getLogger(__name__)
 
 _LOOK_S: Final = 1.0
-"""Who takes no longer to read what it is told reads along: nothing is fetched ahead for it."""
+"""Who takes no longer to read what it is told reads along: what is fetched for it is gone then."""
 
 
 class EventsQuery(Query, frozen=True, kw_only=True):

@@ -115,8 +115,8 @@ class Connection:
         return not it.cancelled_caught
 
     async def read(self) -> bool:
-        """Some more of what comes; whether there was more. Behind what is refused, once those
-        before it are answered, only the end is waited for. Raises `RefusedError`, `OSError`."""
+        """Some more of what comes; whether there was more. Behind what is refused, while a request
+        before it is dealt with, only the end is looked for. Raises `RefusedError`, `OSError`."""
         if self.is_over:
             return False
         parser = self._parser

@@ -20,7 +20,7 @@ from hadron.doors.http.asgi import Message
 from hadron.doors.http.call import NDJSON, Call, room_of
 from hadron.doors.http.door import Door
 from hadron.doors.http.limits import Limits
-from hadron.doors.http.live import Live
+from hadron.doors.http.live import EVENTS, Live
 from hadron.doors.http.tests.support import HTTP_PORT, _Stream, serving, until
 from hadron.doors.http.tests.test_groups import poll, settle
 from hadron.model.errors import OutcomeUnknownError, OverloadedError
@@ -63,12 +63,12 @@ async def http(nodes: Nodes, doors: list[Door]) -> AsyncIterator[httpx.AsyncClie
 
 
 @asynccontextmanager
-async def unread(nodes: Nodes, accept: str) -> AsyncIterator[None]:
+async def unread(nodes: Nodes, accept: str, path: str = RECORDS) -> AsyncIterator[None]:
     """Somebody who asks for all records, and reads the beginning of the answer only."""
     transport = await nodes.network.host(CLIENT).dial(f"n1:{HTTP_PORT}")
     try:
         stream = _Stream(transport)
-        asked = f"GET {RECORDS} HTTP/1.1\r\nhost: n1\r\naccept: {accept}\r\n\r\n"
+        asked = f"GET {path} HTTP/1.1\r\nhost: n1\r\naccept: {accept}\r\n\r\n"
         await stream.write(asked.encode())
         assert (await stream.read(12)).endswith(b" 200")
         yield
@@ -99,14 +99,15 @@ async def test_events_that_nobody_reads_are_counted_too(
 ) -> None:
     """Each partition of each of them had 4 MiB, which nobody knew of."""
     nodes.network.wire("n1", CLIENT).buffer_bytes = 16 << 10
-    transport = await nodes.network.host(CLIENT).dial(f"n1:{HTTP_PORT}")
-    stream = _Stream(transport)
-    await stream.write(b"GET /v1/streams/s/events?from=earliest HTTP/1.1\r\nhost: n1\r\n\r\n")
-    assert (await stream.read(12)).endswith(b" 200")
-    held = doors[0].room.answers
-    await until("counted", lambda: held.bytes == bounds.READING_BYTES)
-    assert (await http.get(RECORDS)).status_code == 503
-    transport.close()
+    (door,) = doors
+    held = door.room.answers
+    async with unread(nodes, EVENTS, "/v1/streams/s/events?from=earliest"):
+        await until("counted", lambda: held.bytes == bounds.READING_BYTES)
+        assert (await http.get(RECORDS)).status_code == 503
+        async with unread(nodes, EVENTS, "/v1/streams/s/events?from=earliest"):
+            assert door._streams == 2
+            await until("who has no room is cut off", lambda: door._streams == 1)
+            assert held.bytes == bounds.READING_BYTES
     await until("gone", lambda: held.bytes == 0)
 
 
