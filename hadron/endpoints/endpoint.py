@@ -383,8 +383,7 @@ class Endpoint:
             server.sink.fail(error)
             self.leave(server, error, 0.0)
 
-    @staticmethod
-    def _begun(call: Call, error: HadronError) -> HadronError:
+    def _begun(self, call: Call, error: HadronError) -> HadronError:
         """Why it ends when its endpoint goes for this reason, which alone would say that it was not
         run (ENDPOINTS N1)."""
         if not call.attempts:
@@ -392,6 +391,7 @@ class Endpoint:
         return CallUnknownError(
             f"{error.message}, after a server was given the call",
             "it has run, or in part, or not at all",
+            retryable=self.spec.idempotent,
         )
 
     @property

@@ -209,7 +209,23 @@ class CommitUnknownError(OutcomeUnknownError):
 class CallUnknownError(OutcomeUnknownError):
     """A server, the way to it, or the endpoint was lost with a call under way: it has run, or in
     part, or not at all. Where its endpoint is declared `idempotent` it was tried again, in
-    vain, and is `retryable`."""
+    vain, and is `retryable`.
+
+    Attributes:
+        leader_lost: nobody has said so, as the leader itself was lost: its client calls an
+            idempotent endpoint again by itself. What a leader says was given to others before.
+    """
+
+    def __init__(
+        self,
+        message: str,
+        hint: str = "",
+        *,
+        retryable: bool | None = None,
+        leader_lost: bool = False,
+    ) -> None:
+        super().__init__(message, hint, retryable=retryable)
+        self.leader_lost = leader_lost
 
 
 class CallFailedError(HadronError):

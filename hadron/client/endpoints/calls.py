@@ -1,7 +1,7 @@
 """Calls to endpoints: where they live, what is tried again, and one value for one.
 
-A call is sent again by itself only where it is known not to have run, or where its endpoint is
-declared idempotent (ENDPOINTS N1).
+A call is sent again by itself only where it is known not to have run, or where its leader was lost
+with it and its endpoint is declared idempotent (ENDPOINTS N1).
 """
 
 from __future__ import annotations
@@ -358,8 +358,11 @@ class EndpointCalls:
         return None
 
     def check_again(self, item: SchemaObject, error: HadronError) -> None:
-        """Raises `error` for a call that has ended so, unless it was not run, or may be again."""
-        if isinstance(error, CallUnknownError) and not spec_of(item).idempotent:
+        """Raises `error` for a call that has ended so, unless it was not run, or may be again: a
+        leader that says it was lost has given it to as many servers as it may (ENDPOINTS N1)."""
+        if isinstance(error, CallUnknownError) and not (
+            error.leader_lost and spec_of(item).idempotent
+        ):
             raise error
         self._known.pop(item.name, None)
 

@@ -247,5 +247,6 @@ class Channel:
                 f"the leader of {self.replica_set} was lost with a call under way: {why}",
                 "it has run, or in part, or not at all",
                 retryable=pending.may_repeat,
+                leader_lost=True,
             )
             pending.waiter.fail(error, None)

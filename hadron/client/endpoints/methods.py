@@ -69,7 +69,7 @@ class EndpointMethods:
             OverloadedError: all servers are busy, and too many wait; it was not run.
             DeadlineExceededError: no answer within `timeout_s`.
             CallUnknownError: a server or a leader was lost with it; it may have run. (Where the
-                endpoint is declared `idempotent` it is run again instead.)
+                endpoint is declared `idempotent` it was given to others before.)
         """
         asked = told(endpoint, timeout_s, region, headers)
         check_answer_type(answer_type)

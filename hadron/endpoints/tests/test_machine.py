@@ -392,8 +392,9 @@ def test_a_silent_server_is_lost_and_a_leader_that_was_busy_hears_again() -> Non
     assert other.it.is_gone
 
 
-def test_an_endpoint_that_is_deleted_ends_what_it_has() -> None:
-    room = Room()
+@pytest.mark.parametrize("idempotent", [False, True])
+def test_an_endpoint_that_is_deleted_ends_what_it_has(idempotent: bool) -> None:
+    room = Room(idempotent=idempotent)
     serving = room.serve()
     room.caller.call(1)
     room.caller.call(2)
@@ -401,6 +402,7 @@ def test_an_endpoint_that_is_deleted_ends_what_it_has() -> None:
     error = room.caller.error_of(1)
     assert isinstance(error, CallUnknownError), "a server has it: nobody may call again behind it"
     assert "was deleted, or lives elsewhere by now" in error.message
+    assert error.retryable is idempotent
     assert isinstance(room.caller.error_of(2), NotFoundError)
     assert isinstance(serving.told[-1][1], NotFoundError)
     with pytest.raises(NotFoundError) as raised:

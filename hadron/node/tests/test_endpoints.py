@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -17,6 +17,7 @@ from trio.testing import wait_all_tasks_blocked
 from hadron.client import Client, IncomingCall
 from hadron.client.connecting import outages
 from hadron.client.terms.results import EndpointServer
+from hadron.endpoints.endpoint import MAX_ATTEMPTS
 from hadron.model.errors import (
     CallFailedError,
     CallUnknownError,
@@ -526,6 +527,36 @@ async def test_a_call_may_have_run_under_a_leader_that_was_lost_whoever_serves_n
         await nodes.restart("n1")
         await until(lambda: outcome)
         assert isinstance(outcome[0], CallUnknownError)
+
+
+@pytest.mark.parametrize("is_stream", [False, True])
+async def test_a_call_that_kills_its_servers_kills_no_more_than_the_leader_gives_it_to(
+    tmp_path: Path, is_stream: bool
+) -> None:
+    """The client does not begin anew what the leader has given up."""
+    async with one_node(tmp_path) as (_, server, client):
+        await declare(client, "poison", idempotent=True)
+        killed: list[str] = []
+
+        async def call() -> Any:
+            if not is_stream:
+                return await client.call("poison", 1, timeout_s=5)
+            async with client.call_stream("poison", 1, timeout_s=5) as opened:
+                return await opened.result()
+
+        async with AsyncExitStack() as stack:
+            servings: dict[str, Any] = {}
+            for name in [f"s{number}" for number in range(12)]:
+
+                async def die(_value: Any, name: str = name) -> None:
+                    killed.append(name)
+                    servings[name].close()
+
+                opening = server.serve("poison", die, name=name)
+                servings[name] = await stack.enter_async_context(opening)
+            with pytest.raises(CallUnknownError, match="not run again, as it was run 5 times"):
+                await call()
+        assert len(killed) == len(set(killed)) == MAX_ATTEMPTS
 
 
 async def test_who_leaves_ends_what_it_has_begun(tmp_path: Path) -> None:

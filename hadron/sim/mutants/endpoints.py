@@ -16,10 +16,13 @@ plant(
 
 plant(
     "call run again by its client",
-    "a client calls again when its leader was lost, whether the endpoint is idempotent or not",
+    "a client calls again when a server or its leader was lost, whether the endpoint is idempotent "
+    "or not",
     Edit(
         "client.endpoints.calls:EndpointCalls.check_again",
-        "isinstance(error, CallUnknownError) and not spec_of(item).idempotent",
+        "isinstance(error, CallUnknownError) and not (\n"
+        "            error.leader_lost and spec_of(item).idempotent\n"
+        "        )",
         "False",
     ),
     Edit(

@@ -1000,7 +1000,7 @@ class SyncClient(ClientBase):
             OverloadedError: all servers are busy, and too many wait; it was not run.
             DeadlineExceededError: no answer within `timeout_s`.
             CallUnknownError: a server or a leader was lost with it; it may have run. (Where the
-                endpoint is declared `idempotent` it is run again instead.)
+                endpoint is declared `idempotent` it was given to others before.)
         """
         return self._call(
             lambda client: client.call(
