@@ -49,7 +49,7 @@ MAX_TIMEOUT_S: Final = MAX_CALL_MS / 1_000
 MAY_CHANGE: Final = (CallUnknownError, NotFoundError, MetadataBehindError)
 """What may be otherwise at once: where it lives, or who serves."""
 
-_NOT_RUN: Final = (RequestError, NoServerError, OverloadedError, MetadataBehindError)
+NOT_RUN: Final = (RequestError, NoServerError, OverloadedError, MetadataBehindError)
 """What says that a call was not run."""
 
 NOTHING: Final = msgspec.UNSET
@@ -324,13 +324,13 @@ class EndpointCalls:
                 await anyio.sleep(
                     min(backoff.next_s(), max(0.0, deadline_s - anyio.current_time()))
                 )
-        except _NOT_RUN as error:
+        except NOT_RUN as error:
             # By whom it was sent to last, which says nothing of those before.
             if unknown is not None:
-                raise _tried_again(unknown, error.message) from error.__cause__
+                raise tried_again(unknown, error.message) from error.__cause__
             raise
         if unknown is not None:
-            raise _tried_again(unknown, f"it was not answered within {told.timeout_s:g} s")
+            raise tried_again(unknown, f"it was not answered within {told.timeout_s:g} s")
         raise (
             trouble
             or DeadlineExceededError(
@@ -350,7 +350,7 @@ class EndpointCalls:
             except PeerError as error:
                 # What has become of the call says more than that nobody answers now.
                 if isinstance(trouble, CallUnknownError):
-                    trouble = _tried_again(trouble, error.message)
+                    trouble = tried_again(trouble, error.message)
                 raise trouble or error from error
             channel = self.channel(spec_of(item).replica_set)
             await channel.wait_ready()
@@ -421,7 +421,7 @@ def _check_changed(before: SchemaObject, now: SchemaObject, error: HadronError) 
         raise error
 
 
-def _tried_again(unknown: CallUnknownError, last: str) -> CallUnknownError:
+def tried_again(unknown: CallUnknownError, last: str) -> CallUnknownError:
     """What ends a call of an idempotent endpoint that was lost, and all tries behind that."""
     return CallUnknownError(
         f"{unknown.message}; the call was tried again, as its endpoint is idempotent: {last}",

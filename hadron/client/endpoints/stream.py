@@ -7,13 +7,22 @@ from typing import Any, Self
 
 import anyio
 
-from hadron.client.endpoints.calls import MAY_CHANGE, EndpointCalls, Shape, Told, spec_of, unpack
+from hadron.client.endpoints.calls import (
+    MAY_CHANGE,
+    NOT_RUN,
+    EndpointCalls,
+    Shape,
+    Told,
+    spec_of,
+    tried_again,
+    unpack,
+)
 from hadron.client.endpoints.channel import Channel
 from hadron.client.endpoints.incoming import time_left_s
 from hadron.client.endpoints.items import Inflow, Outflow, Packed, pack
 from hadron.client.terms.opening import EnteredOnce
 from hadron.model.backoff import Backoff
-from hadron.model.errors import HadronError, RequestError
+from hadron.model.errors import CallUnknownError, HadronError, RequestError
 from hadron.model.schema import SchemaObject
 from hadron.wire.call_items import Item
 
@@ -74,6 +83,8 @@ class CallStream(EnteredOnce):
         self._deadline_s = 0.0
         self._backoff = Backoff(calls.session.ports.random)
         self._number = 0
+        self._unknown: CallUnknownError | None = None
+        """Of a try that another one has followed."""
         self._is_closed = False
         self._waiter = _Waiter(self._grant)
         self._has_ended = packed is not None
@@ -162,6 +173,16 @@ class CallStream(EnteredOnce):
 
     async def _take(self) -> Packed | None:
         """The next value as it was sent; None at the end. Raises what ended it."""
+        try:
+            return await self._taken()
+        except NOT_RUN as error:
+            # By the last try, which says nothing of the one that was lost with its leader.
+            if self._unknown is None:
+                raise
+            raise tried_again(self._unknown, error.message) from error
+
+    async def _taken(self) -> Packed | None:
+        """Of this try, or of others behind it."""
         while True:
             waiter = self._waiter
             try:
@@ -175,6 +196,8 @@ class CallStream(EnteredOnce):
         assert self._item is not None
         item = self._item
         self._calls.check_again(item, error)
+        if isinstance(error, CallUnknownError):
+            self._unknown = error
         if self._packed is None or waiter.has_answered:
             raise error
         await anyio.sleep(self._backoff.next_s())

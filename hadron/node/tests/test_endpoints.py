@@ -67,6 +67,14 @@ async def start(nursery: trio.Nursery, call: Callable[[], Awaitable[Any]]) -> li
     return outcome
 
 
+async def called(client: Client, name: str, is_stream: bool) -> Any:
+    """Its answer to one value, by either way to call."""
+    if not is_stream:
+        return await client.call(name, 1, timeout_s=5)
+    async with client.call_stream(name, 1, timeout_s=5) as call:
+        return await call.result()
+
+
 async def until(condition: Callable[[], object]) -> None:
     while not condition():  # noqa: ASYNC110 - of whole nodes
         await trio.sleep(0.005)
@@ -510,8 +518,9 @@ async def test_a_leader_that_does_not_come_back_in_time(tmp_path: Path) -> None:
             )
 
 
+@pytest.mark.parametrize("is_stream", [False, True])
 async def test_a_call_may_have_run_under_a_leader_that_was_lost_whoever_serves_now(
-    tmp_path: Path,
+    tmp_path: Path, is_stream: bool
 ) -> None:
     """The next leader has nobody to give it to, and does not know of the first time."""
     async with one_node(tmp_path) as (nodes, server, client), trio.open_nursery() as nursery:
@@ -519,7 +528,7 @@ async def test_a_call_may_have_run_under_a_leader_that_was_lost_whoever_serves_n
         gate = Gate()
         with trio.CancelScope() as serving:
             async with server.serve("twice", gate):
-                outcome = await start(nursery, lambda: client.call("twice", 1))
+                outcome = await start(nursery, lambda: called(client, "twice", is_stream))
                 await until(lambda: gate.begun)
                 await nodes.crash("n1")
                 serving.cancel()
@@ -538,12 +547,6 @@ async def test_a_call_that_kills_its_servers_kills_no_more_than_the_leader_gives
         await declare(client, "poison", idempotent=True)
         killed: list[str] = []
 
-        async def call() -> Any:
-            if not is_stream:
-                return await client.call("poison", 1, timeout_s=5)
-            async with client.call_stream("poison", 1, timeout_s=5) as opened:
-                return await opened.result()
-
         async with AsyncExitStack() as stack:
             servings: dict[str, Any] = {}
             for name in [f"s{number}" for number in range(12)]:
@@ -555,7 +558,7 @@ async def test_a_call_that_kills_its_servers_kills_no_more_than_the_leader_gives
                 opening = server.serve("poison", die, name=name)
                 servings[name] = await stack.enter_async_context(opening)
             with pytest.raises(CallUnknownError, match="not run again, as it was run 5 times"):
-                await call()
+                await called(client, "poison", is_stream)
         assert len(killed) == len(set(killed)) == MAX_ATTEMPTS
 
 
