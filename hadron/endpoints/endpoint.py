@@ -88,6 +88,14 @@ class Endpoint:
         self._hedges = hedges
         self._choice = Choice(random)
 
+    def declared(self, spec: EndpointSpec) -> None:
+        """Anew, in the same shape. What a lost server had waits no longer for another one where it
+        may not be run twice any more."""
+        self.spec = spec
+        if not spec.idempotent:
+            for call in [call for call in self.waiting if call.attempts]:
+                self.fail(call, self._doubtful())
+
     # --- servers ----------------------------------------------------------------------------------
 
     def join(self, server: Server, now_s: float) -> None:
@@ -191,6 +199,14 @@ class Endpoint:
                 retryable=self.spec.idempotent,
             )
         return NoServerError(f"nobody serves {self.label}: the call was not run", hint)
+
+    def _doubtful(self) -> CallUnknownError:
+        """For a call that a lost server has had, and no other one may be given."""
+        return CallUnknownError(
+            f"{self.label} is not declared idempotent any more, and who had the call was lost "
+            "while it ran it",
+            "it has run, or in part, or not at all, and is not run again",
+        )
 
     def _left(self, run: Run, call: Call) -> HadronError:
         """For one whose input is gone with its server."""
@@ -299,6 +315,10 @@ class Endpoint:
         call.hedge = -1
         if call.is_over or call.has_answered or not call.values or len(call.runs) != 1:
             return
+        # As it is declared by now.
+        is_allowed = self.spec.idempotent and self.spec.hedge_after_ms
+        if not is_allowed or call.attempts >= MAX_ATTEMPTS:
+            return
         server = self._choice.choose(call.opening.region, but=call.runs[0].server)
         if server is not None:
             self._give_again(call, server, now_s)
@@ -325,7 +345,10 @@ class Endpoint:
                 why = "has answered in part, and says that it has not begun"
                 self.fail(call, bad_answer(run.server, why), by=run)
             elif call.values and not call.runs:
-                self._wait(call, again=True)
+                if call.attempts and not self.spec.idempotent:
+                    self.fail(call, self._doubtful())
+                else:
+                    self._wait(call, again=True)
             elif not call.runs:
                 # Of a streamed input nothing is kept: there is nothing to give to another one.
                 self.fail(call, self._left(run, call))

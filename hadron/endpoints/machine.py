@@ -70,7 +70,7 @@ class Broker:
                 known.close(_reshaped(known.label, spec))
                 known = None
             if known is not None:
-                known.spec = spec
+                known.declared(spec)
             else:
                 self.endpoints[key] = Endpoint(
                     f"endpoint {key[0]}/{key[1]}",

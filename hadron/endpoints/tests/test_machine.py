@@ -148,6 +148,58 @@ def test_hedging_takes_the_first_answer() -> None:
     assert room.endpoint.in_flight == 0
 
 
+def test_what_is_no_longer_idempotent_is_given_to_nobody_else() -> None:
+    """As its endpoint is declared by now, not as it was when the call was given to a server."""
+    room = Room(idempotent=True, hedge_after_ms=500)
+    first = room.serve(name="one")
+    room.caller.call(1)
+    second = room.serve(name="two")
+    room.broker.declare({KEY: msgspec.structs.replace(room.spec, idempotent=False)})
+    room.broker.tick(1.5)
+    assert not second.told
+    # One that was lost, and waits for a server that is free.
+    room.broker.declare({KEY: room.spec})
+    room.caller.call(2)
+    assert second.told == [(1, "open", b"v", 1, 10.0)]
+    room.caller.call(3)
+    room.broker.detach_server(first.it, GONE, 2.0)
+    assert not room.caller.told
+    room.broker.declare({KEY: msgspec.structs.replace(room.spec, idempotent=False)})
+    error = room.caller.error_of(1)
+    assert isinstance(error, CallUnknownError)
+    assert "is not declared idempotent any more" in error.message
+    assert not error.retryable
+    room.answer(second, 1)
+    assert second.told[1:] == [(2, "open", b"v", 1, 9.0)], "which nobody has had before"
+
+
+def test_one_lost_and_one_refused_run_are_not_followed_by_another_one() -> None:
+    """What was hedged while that was allowed: who refuses it says nothing of who was lost."""
+    room = Room(idempotent=True, hedge_after_ms=500)
+    first = room.serve(name="one")
+    room.caller.call(1)
+    second = room.serve(name="two")
+    room.broker.tick(1.5)
+    third = room.serve(name="three")
+    room.broker.detach_server(first.it, GONE, 2.0)
+    room.broker.declare({KEY: msgspec.structs.replace(room.spec, idempotent=False)})
+    room.broker.server_refuses(second.it, 1, 2.5)
+    assert isinstance(room.caller.error_of(1), CallUnknownError)
+    assert not third.told
+
+
+def test_a_hedge_counts_among_the_servers_that_a_call_is_given_to() -> None:
+    room = Room(idempotent=True, hedge_after_ms=5_000)
+    servers = [room.serve(name=f"s{number}") for number in range(MAX_ATTEMPTS + 1)]
+    room.caller.call(1)
+    for _ in range(MAX_ATTEMPTS - 1):
+        (has,) = [each for each in servers if each.it.held]
+        room.broker.detach_server(has.it, GONE, 2.0)
+    for now_s in (6.0, 7.0):
+        room.broker.tick(now_s)
+    assert sum(bool(each.told) for each in servers) == MAX_ATTEMPTS
+
+
 def test_nobody_serves() -> None:
     room = Room(is_settled=False)
     room.caller.call(1, now_s=0.1)
