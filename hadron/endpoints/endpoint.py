@@ -14,7 +14,7 @@ from typing import Final
 from hadron.endpoints.calls import Call, Run, Server, cost
 from hadron.endpoints.choice import Choice
 from hadron.endpoints.latencies import Latencies
-from hadron.endpoints.port import Headers, Opening, Value
+from hadron.endpoints.port import Headers, Opening, Terms, Value
 from hadron.model.call_shapes import misfit
 from hadron.model.errors import (
     CallFailedError,
@@ -22,6 +22,7 @@ from hadron.model.errors import (
     HadronError,
     NoServerError,
     OverloadedError,
+    RequestError,
 )
 from hadron.model.ports import Random
 from hadron.model.services import SINGLE, STREAM, EndpointSpec
@@ -51,6 +52,14 @@ def bad_answer(server: Server, what: str) -> CallFailedError:
         f"the server {server.terms.name!r} of {server.endpoint.label} {what}",
         "that is a mistake in what serves it",
         type="BadAnswer",
+    )
+
+
+def reshaped(label: str, spec: EndpointSpec) -> RequestError:
+    """For those who knew it with another shape."""
+    return RequestError(
+        f"{label} was declared anew, with `input: {spec.input}` and `output: {spec.output}`",
+        "let its servers' handlers fit that, and start them again; then call it so",
     )
 
 
@@ -429,6 +438,13 @@ class Endpoint:
     @property
     def answers_once(self) -> bool:
         return self.spec.output == SINGLE
+
+    def check_terms(self, terms: Terms) -> None:
+        """Raises `RequestError` for a server whose handler was made for another shape: it was away
+        when the endpoint got this one, and would be run with what it does not take."""
+        told = zip(terms.shape, self.shape, strict=True)
+        if any(made_for not in ("", declared) for made_for, declared in told):
+            raise reshaped(self.label, self.spec)
 
     def check_opening(self, opening: Opening, value: Value | None) -> None:
         """Raises `RequestError` for a call that its declaration does not allow: nothing of it is

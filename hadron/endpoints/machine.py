@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from typing import Final
 
 from hadron.endpoints.calls import Call, Caller, Run, Server, cost, grant
-from hadron.endpoints.endpoint import NO_HEADERS, Endpoint, bad_answer
+from hadron.endpoints.endpoint import NO_HEADERS, Endpoint, bad_answer, reshaped
 from hadron.endpoints.port import CallerSink, Headers, Opening, ServerSink, Terms, Value
 from hadron.model.errors import (
     CallFailedError,
@@ -67,7 +67,7 @@ class Broker:
             known = self.endpoints.get(key)
             if known is not None and known.shape != (spec.input, spec.output):
                 # Its servers were made for the other one.
-                known.close(_reshaped(known.label, spec))
+                known.close(reshaped(known.label, spec))
                 known = None
             if known is not None:
                 known.declared(spec)
@@ -83,9 +83,18 @@ class Broker:
 
     # --- servers ----------------------------------------------------------------------------------
 
+    def check_server(self, key: Key, terms: Terms) -> Endpoint:
+        """What it may serve. Raises `NotFoundError`, and `RequestError` where its handler was made
+        for another shape."""
+        endpoint = self.endpoints.get(key)
+        if endpoint is None:
+            raise _not_here(key)
+        endpoint.check_terms(terms)
+        return endpoint
+
     def attach_server(self, key: Key, sink: ServerSink, terms: Terms, now_s: float) -> Server:
-        """Raises `NotFoundError`, or `OverloadedError`."""
-        endpoint = self._find(key)
+        """Raises what `check_server` does, and `OverloadedError`."""
+        endpoint = self.check_server(key, terms)
         server = Server(endpoint, sink, terms, now_s)
         endpoint.join(server, now_s)
         if terms.silence_s:
@@ -321,12 +330,6 @@ class Broker:
             raise RequestError(f"a caller speaks of call {number}, which it has not opened")
         return call
 
-    def _find(self, key: Key) -> Endpoint:
-        endpoint = self.endpoints.get(key)
-        if endpoint is None:
-            raise _not_here(key)
-        return endpoint
-
     # --- time -------------------------------------------------------------------------------------
 
     @property
@@ -386,13 +389,6 @@ def _not_here(key: Key) -> NotFoundError:
     return NotFoundError(
         f"no endpoint is called {key[1]!r} in namespace {key[0]!r} here",
         f"{how_to_make('Endpoint', *key)}, or look with `hadron get endpoints`",
-    )
-
-
-def _reshaped(label: str, spec: EndpointSpec) -> RequestError:
-    return RequestError(
-        f"{label} was declared anew, with `input: {spec.input}` and `output: {spec.output}`",
-        "let its servers' handlers fit that, and start them again; then call it so",
     )
 
 

@@ -56,6 +56,7 @@ class Terms(NamedTuple):
     Attributes:
         peer: who it is, in words, with the address.
         silence_s: after so long without a word it is lost; 0 for never.
+        shape: the input and output that its handler was made for; "" for any.
     """
 
     max_in_flight: int
@@ -63,6 +64,7 @@ class Terms(NamedTuple):
     name: str
     peer: str
     silence_s: float
+    shape: tuple[str, str] = ("", "")
 
 
 class CallerSink(Protocol):

@@ -209,6 +209,7 @@ class Serving(EnteredOnce):
     def _make_opening(self) -> Any:
         settings, item = self._settings, self._item
         assert item is not None
+        spec = spec_of(item)
         opening = endpoints_pb2.ServeRequest.Open(
             namespace=item.namespace,
             endpoint=item.name,
@@ -218,6 +219,9 @@ class Serving(EnteredOnce):
             name=settings.name or f"{socket.gethostname()}/{os.getpid()}"[:100],
             heartbeat_ms=int(settings.heartbeat_s * 1_000),
             heartbeat_misses=settings.heartbeat_misses,
+            # The handler was made for these, and is not for what is declared by the next time.
+            input=spec.input,
+            output=spec.output,
         )
         return endpoints_pb2.ServeRequest(open=opening)
 

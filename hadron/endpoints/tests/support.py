@@ -115,10 +115,11 @@ class Room:
         region: str = "",
         name: str = "s",
         silence_s: float = 0.0,
+        shape: tuple[str, str] = ("", ""),
         now_s: float = 1.0,
     ) -> Serving:
         serving = Serving()
-        terms = Terms(max_in_flight, region, name, f"{name} at 1.2.3.4", silence_s)
+        terms = Terms(max_in_flight, region, name, f"{name} at 1.2.3.4", silence_s, shape)
         serving.it = self.broker.attach_server(KEY, serving, terms, now_s)
         return serving
 

@@ -23,7 +23,7 @@ from hadron.model.errors import (
     RequestError,
 )
 from hadron.model.limits import CALL_VALUE_BYTES, CALL_WINDOW_BYTES, MAX_CALL_MESSAGE_BYTES
-from hadron.model.services import STREAM
+from hadron.model.services import SINGLE, STREAM
 
 GONE = ConnectionLostError("gone")
 
@@ -482,6 +482,28 @@ def test_an_endpoint_of_another_shape_ends_what_it_has() -> None:
     assert serving.it.is_gone
     room.serve()
     room.caller.call(3)
+
+
+@pytest.mark.parametrize(
+    ("shape", "fits"),
+    [
+        ((SINGLE, SINGLE), False),
+        ((STREAM, STREAM), False),
+        ((STREAM, ""), True),
+        ((STREAM, SINGLE), True),
+        (("", ""), True),
+    ],
+)
+def test_a_server_whose_handler_was_made_for_another_shape_is_refused(
+    shape: tuple[str, str], fits: bool
+) -> None:
+    room = Room(input=STREAM)
+    if fits:
+        room.serve(shape=shape)
+        return
+    with pytest.raises(RequestError, match="with `input: stream` and `output: single`"):
+        room.serve(shape=shape)
+    assert not room.endpoint.servers
 
 
 def test_a_refused_streamed_input_says_that_another_call_may_do() -> None:

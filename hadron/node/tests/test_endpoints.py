@@ -482,6 +482,32 @@ async def test_a_leader_is_lost(tmp_path: Path) -> None:
             assert again.begun == [2, 2]
 
 
+async def test_a_server_that_was_away_while_its_endpoint_got_another_shape_is_not_taken_back(
+    tmp_path: Path,
+) -> None:
+    """Its handler was made for one value, and would be run without one."""
+    async with one_node(tmp_path) as (nodes, server, client), trio.open_nursery() as nursery:
+        await declare(client, "sum")
+        ran: list[Any] = []
+
+        async def handler(value: Any) -> Any:
+            ran.append(value)
+
+        async with server.serve("sum", handler) as serving:
+            host = nodes.host("n1")
+            nodes.network.isolate("server", host)
+            nodes.network.break_connections("server", host)
+            while found := (await client.endpoints("sum"))[0].servers:
+                assert len(found) == 1
+                await trio.sleep(0.01)
+            await declare(client, "sum", input=STREAM)
+            nodes.network.heal_all()
+            ended = await start(nursery, serving.wait)
+            await until(lambda: ended)
+            assert isinstance(ended[0], RequestError)
+        assert not ran
+
+
 async def test_a_server_says_that_the_leader_is_away_and_back(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -134,6 +134,7 @@ class _ServerSession:
         key = (told.namespace or DEFAULT_NAMESPACE, told.endpoint)
         terms = _terms(told, call.peer)
         self._driver.check_known(key, told.metadata_index)
+        self._broker.check_server(key, terms)
         self._stream = ServerStream(self._driver, call)
         self._stream.welcome()
         # Nothing is sent while it is attached.
@@ -219,7 +220,8 @@ def _terms(told: pb.ServeRequest.Open, peer: str) -> Terms:
         )
     silence_s = told.heartbeat_ms * max(1, told.heartbeat_misses) / 1_000
     region = checked_name("server's region", told.region)
-    return Terms(told.max_in_flight, region, name or peer, peer, silence_s)
+    shape = (told.input, told.output)
+    return Terms(told.max_in_flight, region, name or peer, peer, silence_s, shape)
 
 
 def _check_names(told: pb.CallOpening | pb.ServeRequest.Open) -> None:

@@ -108,7 +108,7 @@ class CallResponse(_message.Message):
 class ServeRequest(_message.Message):
     __slots__ = ("open", "drain", "items", "attachment")
     class Open(_message.Message):
-        __slots__ = ("namespace", "endpoint", "metadata_index", "max_in_flight", "region", "name", "heartbeat_ms", "heartbeat_misses")
+        __slots__ = ("namespace", "endpoint", "metadata_index", "max_in_flight", "region", "name", "heartbeat_ms", "heartbeat_misses", "input", "output")
         NAMESPACE_FIELD_NUMBER: _ClassVar[int]
         ENDPOINT_FIELD_NUMBER: _ClassVar[int]
         METADATA_INDEX_FIELD_NUMBER: _ClassVar[int]
@@ -117,6 +117,8 @@ class ServeRequest(_message.Message):
         NAME_FIELD_NUMBER: _ClassVar[int]
         HEARTBEAT_MS_FIELD_NUMBER: _ClassVar[int]
         HEARTBEAT_MISSES_FIELD_NUMBER: _ClassVar[int]
+        INPUT_FIELD_NUMBER: _ClassVar[int]
+        OUTPUT_FIELD_NUMBER: _ClassVar[int]
         namespace: str
         endpoint: str
         metadata_index: int
@@ -125,7 +127,9 @@ class ServeRequest(_message.Message):
         name: str
         heartbeat_ms: int
         heartbeat_misses: int
-        def __init__(self, namespace: _Optional[str] = ..., endpoint: _Optional[str] = ..., metadata_index: _Optional[int] = ..., max_in_flight: _Optional[int] = ..., region: _Optional[str] = ..., name: _Optional[str] = ..., heartbeat_ms: _Optional[int] = ..., heartbeat_misses: _Optional[int] = ...) -> None: ...
+        input: str
+        output: str
+        def __init__(self, namespace: _Optional[str] = ..., endpoint: _Optional[str] = ..., metadata_index: _Optional[int] = ..., max_in_flight: _Optional[int] = ..., region: _Optional[str] = ..., name: _Optional[str] = ..., heartbeat_ms: _Optional[int] = ..., heartbeat_misses: _Optional[int] = ..., input: _Optional[str] = ..., output: _Optional[str] = ...) -> None: ...
     OPEN_FIELD_NUMBER: _ClassVar[int]
     DRAIN_FIELD_NUMBER: _ClassVar[int]
     ITEMS_FIELD_NUMBER: _ClassVar[int]
