@@ -116,9 +116,10 @@ class Endpoints(Part):
     def check_known(self, key: Key, metadata_index: int) -> None:
         """Raises `MetadataBehindError` when the caller has seen more of the schema than this leader
         has heard of, and `NotFoundError` when what it names is not here."""
+        # First: by an older declaration the right server, and the right call, have the wrong shape.
+        self._catalog.check_index(metadata_index)
         if key in self.broker.endpoints:
             return
-        self._catalog.check_index(metadata_index)
         item = self._catalog.named("Endpoint", *key)
         assert isinstance(item.spec, EndpointSpec)
         raise NotFoundError(

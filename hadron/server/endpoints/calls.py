@@ -98,8 +98,7 @@ class _CallerSession:
         try:
             _check_names(told)
             opening = opening_of(told, self._stream.who(told.caller))
-            if key not in self._broker.endpoints:
-                driver.check_known(key, told.metadata_index)
+            driver.check_known(key, told.metadata_index)
         except HadronError as error:
             self._broker.refuse(self._caller, number, error)
             return

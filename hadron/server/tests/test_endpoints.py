@@ -163,6 +163,29 @@ async def test_a_server_that_cannot_be_one(
                 await answer(stream)
 
 
+async def test_a_leader_that_is_behind_judges_nobody_by_what_it_knows(tmp_path: Path) -> None:
+    """It would say of the call that it has the wrong shape, and end the server's program."""
+    later = 1_000_000
+    async with (
+        running_nodes(tmp_path, 1) as nodes,
+        nodes.client() as client,
+        nodes.connection("n1", "stranger") as connection,
+    ):
+        await _declare(client)
+        told = pb.ServeRequest.Open(
+            endpoint="e", max_in_flight=1, metadata_index=later, input=STREAM, output=STREAM
+        )
+        async with connection.open_stream(SERVE, pb.ServeRequest(open=told)) as stream:
+            with pytest.raises(MetadataBehindError):
+                await answer(stream)
+        async with connection.open_stream(CALL, pb.CallRequest()) as stream:
+            await answer(stream)
+            begun = opening(metadata_index=later, has_value=False)
+            await stream.send(pb.CallRequest(items=[pb.CallItem(number=1, kind=OPEN, open=begun)]))
+            (item,) = (await answer(stream))[0].items
+            assert item.error.code == MetadataBehindError.__name__
+
+
 async def test_a_callers_region_has_a_bound(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
