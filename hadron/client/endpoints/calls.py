@@ -100,6 +100,21 @@ def told(
     )
 
 
+def in_time(told: Told) -> Told:
+    """With no more time than is left of the call that is run here, if one is. Raises
+    `DeadlineExceededError` where none is left."""
+    left_s = time_left_s(told.timeout_s)
+    if left_s == told.timeout_s:
+        return told
+    if left_s <= 0:
+        raise DeadlineExceededError(
+            f"endpoint {told.endpoint!r} was not called: the call that is run here is over its "
+            "time",
+            "what a handler calls has what is left of the time that its own caller has given",
+        )
+    return msgspec.structs.replace(told, timeout_s=left_s)
+
+
 class Answer(NamedTuple):
     """One value, and what the server has said beside it."""
 
@@ -264,8 +279,8 @@ class EndpointCalls:
     async def call(self, told: Told, packed: Packed) -> Answer:
         """Raises what ended it."""
         self._session.check_loop()
-        within_s = left_s = time_left_s(told.timeout_s)
-        deadline_s = anyio.current_time() + left_s
+        told = in_time(told)
+        deadline_s = anyio.current_time() + told.timeout_s
         trouble: HadronError | None = None
         item = self._known.get(told.endpoint)
         if item is not None and _misfit(item, SINGLE_CALL) is not None:
@@ -274,15 +289,15 @@ class EndpointCalls:
         if item is not None and channel is not None and channel.is_ready:
             # Nearly always: nothing has to be waited for but the answer.
             try:
-                opening = self.opening(item, told, SINGLE_CALL, left_s)
-                return await self._ask(item, channel, opening, packed, within_s)
+                opening = self.opening(item, told, SINGLE_CALL, told.timeout_s)
+                return await self._ask(item, channel, opening, packed, told.timeout_s)
             except MAY_CHANGE as error:
                 self.check_again(item, error)
                 trouble = error
 
         async def attempt(item: SchemaObject, channel: Channel, left_s: float) -> Answer:
             opening = self.opening(item, told, SINGLE_CALL, left_s)
-            return await self._ask(item, channel, opening, packed, within_s)
+            return await self._ask(item, channel, opening, packed, told.timeout_s)
 
         return await self.attempt_until(told, SINGLE_CALL, deadline_s, attempt, item, trouble)
 
@@ -302,6 +317,7 @@ class EndpointCalls:
             before, trouble: of an attempt that was made already, the endpoint, and what ended it.
         """
         backoff = Backoff(self._session.ports.random)
+        within = f"{round(told.timeout_s, 3):g} s"
         unknown = trouble if isinstance(trouble, CallUnknownError) else None
         try:
             while True:
@@ -330,12 +346,11 @@ class EndpointCalls:
                 raise tried_again(unknown, error.message) from error.__cause__
             raise
         if unknown is not None:
-            raise tried_again(unknown, f"it was not answered within {told.timeout_s:g} s")
+            raise tried_again(unknown, f"it was not answered within {within}")
         raise (
             trouble
             or DeadlineExceededError(
-                f"the leader of endpoint {told.endpoint!r} was not reached within "
-                f"{told.timeout_s:g} s",
+                f"the leader of endpoint {told.endpoint!r} was not reached within {within}",
                 "see `hadron status`; the call was not run",
             )
         )

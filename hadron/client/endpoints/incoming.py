@@ -26,6 +26,7 @@ class IncomingCall:
     __slots__ = (
         "_clock_s",
         "_deadline_s",
+        "_has_ended",
         "_is_cancelled",
         "answer_headers",
         "attempt",
@@ -51,6 +52,8 @@ class IncomingCall:
         self._clock_s = clock_s
         self._deadline_s = clock_s() + left_s
         self._is_cancelled = False
+        self._has_ended = False
+        """Its handler has; a task that this one has left behind works for nobody who waits."""
 
     def __repr__(self) -> str:
         return f"<IncomingCall of {self.endpoint!r} by {self.caller}, attempt {self.attempt}>"
@@ -68,7 +71,7 @@ class IncomingCall:
 
 
 CURRENT: ContextVar[IncomingCall | None] = ContextVar("hadron_call", default=None)
-"""The call that is run here."""
+"""The call that is run here, or that a task was begun in which it has left behind."""
 
 
 def handed_on(headers: dict[str, str]) -> dict[str, str]:
@@ -85,4 +88,6 @@ def handed_on(headers: dict[str, str]) -> dict[str, str]:
 def time_left_s(timeout_s: float) -> float:
     """As long as that, or for as long as somebody waits for the call that is run here."""
     current = CURRENT.get()
-    return timeout_s if current is None else min(timeout_s, current.left_s)
+    if current is None or current._has_ended:
+        return timeout_s
+    return min(timeout_s, current.left_s)

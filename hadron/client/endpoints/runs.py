@@ -209,6 +209,7 @@ class Runs:
             self._failed(run, error)
         finally:
             CURRENT.reset(token)
+            run.call._has_ended = True
             if not run.is_over:
                 # It was cancelled, or the client is closed.
                 self._last(run, END)

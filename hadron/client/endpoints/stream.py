@@ -13,12 +13,12 @@ from hadron.client.endpoints.calls import (
     EndpointCalls,
     Shape,
     Told,
+    in_time,
     spec_of,
     tried_again,
     unpack,
 )
 from hadron.client.endpoints.channel import Channel
-from hadron.client.endpoints.incoming import time_left_s
 from hadron.client.endpoints.items import Inflow, Outflow, Packed, pack
 from hadron.client.terms.opening import EnteredOnce
 from hadron.model.backoff import Backoff
@@ -79,7 +79,6 @@ class CallStream(EnteredOnce):
         self._answer_type = answer_type
         self._item: SchemaObject | None = None
         self._channel: Channel | None = None
-        self._within_s = 0.0
         self._deadline_s = 0.0
         self._backoff = Backoff(calls.session.ports.random)
         self._number = 0
@@ -100,8 +99,8 @@ class CallStream(EnteredOnce):
 
     async def __aenter__(self) -> Self:
         self._enter("call")
-        self._within_s = time_left_s(self._told.timeout_s)
-        self._deadline_s = anyio.current_time() + self._within_s
+        self._told = in_time(self._told)
+        self._deadline_s = anyio.current_time() + self._told.timeout_s
         await self._calls.attempt_until(self._told, self._shape, self._deadline_s, self._open)
         return self
 
@@ -115,7 +114,7 @@ class CallStream(EnteredOnce):
             opening,
             self._packed,
             end=True,
-            within_s=self._within_s,
+            within_s=self._told.timeout_s,
             may_repeat=spec_of(item).idempotent,
         )
 

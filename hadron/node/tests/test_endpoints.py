@@ -693,6 +693,30 @@ async def test_a_call_in_a_handler_takes_over_time_and_trace(tmp_path: Path) -> 
             assert 0 < left_s <= 3
 
 
+async def test_a_task_that_a_handler_leaves_behind_has_time_of_its_own(tmp_path: Path) -> None:
+    async with one_node(tmp_path) as (_, server, client), trio.open_nursery() as nursery:
+        await declare(client, "outer")
+        await declare(client, "inner")
+        outers: list[IncomingCall] = []
+        outcome: list[Any] = []
+
+        async def inner(_value: Any, call: IncomingCall) -> Any:
+            return call.headers.get("traceparent")
+
+        async def behind() -> None:
+            await until(lambda: not outers[0].left_s)
+            outcome.append(await server.call("inner", timeout_s=5))
+
+        async def outer(_value: Any, call: IncomingCall) -> None:
+            outers.append(call)
+            nursery.start_soon(behind)
+
+        async with server.serve("inner", inner), server.serve("outer", outer):
+            await client.call("outer", timeout_s=0.5, headers={"traceparent": "00-1"})
+            await until(lambda: outcome)
+            assert outcome == ["00-1"]
+
+
 class _MuteError(Exception):
     def __str__(self) -> str:
         raise ValueError("no words")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from dataclasses import dataclass
 from types import SimpleNamespace
 from typing import Annotated, Any
@@ -9,9 +10,17 @@ from typing import Annotated, Any
 import anyio
 import pytest
 
-from hadron.client.endpoints.calls import EndpointCalls, check_answer_type, unpack
+from hadron.client.endpoints.calls import EndpointCalls, check_answer_type, told, unpack
+from hadron.client.endpoints.incoming import CURRENT, IncomingCall
 from hadron.client.endpoints.methods import EndpointMethods
-from hadron.model.errors import HadronError, NotFoundError, PeerError, RequestError
+from hadron.client.endpoints.stream import CallStream
+from hadron.model.errors import (
+    DeadlineExceededError,
+    HadronError,
+    NotFoundError,
+    PeerError,
+    RequestError,
+)
 from hadron.model.record import JSON
 from hadron.model.schema import SchemaObject
 from hadron.model.services import EndpointSpec
@@ -122,3 +131,30 @@ async def test_what_a_look_ends_with_is_told_to_all_who_wait(
     assert catalog.asked == asked
     # Not the same object in all tasks, but for those who have asked.
     assert len({id(each) for each in errors}) >= 9
+
+
+@pytest.mark.parametrize("is_stream", [False, True])
+@pytest.mark.parametrize(
+    ("left_s", "what", "asked"),
+    [
+        (0.0987654, "was not reached within 0.099 s", 1),
+        (0.0, "endpoint 'e' was not called: the call that is run here is over its time", 0),
+    ],
+)
+async def test_a_call_in_a_handler_names_the_time_that_it_has_had(
+    is_stream: bool, left_s: float, what: str, asked: int
+) -> None:
+    """And not what it would have had elsewhere."""
+    session: Any = SimpleNamespace(
+        check_loop=lambda: None, ports=SimpleNamespace(random=random.Random(1))
+    )
+    catalog: Any = Catalog()
+    calls, given = EndpointCalls(session, catalog), told("e", 30.0, "", None)
+    stream = CallStream(calls, given, (0, b"v"), None)
+    token = CURRENT.set(IncomingCall("outer", {}, "a test", 1, left_s, lambda: 0.0))
+    try:
+        with anyio.fail_after(5), pytest.raises(DeadlineExceededError, match=what):
+            await (stream.__aenter__() if is_stream else calls.call(given, (0, b"v")))
+    finally:
+        CURRENT.reset(token)
+    assert catalog.asked == asked
