@@ -183,12 +183,7 @@ class Endpoint:
             call.values = [value]
         size = call.opening.size + (cost(value) if value is not None else 0)
         if len(self.waiting) >= self.spec.max_waiting or self._is_full(size):
-            raise OverloadedError(
-                f"all servers of {self.label} are busy, and {len(self.waiting)} calls with "
-                f"{self.waiting_bytes} bytes wait for one: the limits are {self.spec.max_waiting} "
-                f"and {MAX_WAITING_BYTES}",
-                "call again later, or start more servers",
-            )
+            raise self._full()
         self._wait(call)
 
     def _check_servers(self) -> None:
@@ -235,6 +230,20 @@ class Endpoint:
     def _is_full(self, size: int) -> bool:
         return bool(size) and self.waiting_bytes + size > MAX_WAITING_BYTES
 
+    def _full(self) -> OverloadedError:
+        """For one that cannot wait."""
+        why = f"all servers of {self.label} are busy"
+        hint = "call again later, or start more servers"
+        if all(server.is_leaving for server in self.servers):
+            # A leadership has just begun: later no call waits where nobody serves.
+            why = f"no server of {self.label} is back yet, as its leader is new"
+            hint = "call again in a second"
+        return OverloadedError(
+            f"{why}, and {len(self.waiting)} calls with {self.waiting_bytes} bytes wait for one: "
+            f"the limits are {self.spec.max_waiting} and {MAX_WAITING_BYTES}",
+            hint,
+        )
+
     def _wait(self, call: Call, *, again: bool = False) -> None:
         self._forget_kept(call)
         call.kept_bytes = call.opening.size + sum(map(cost, call.values))
@@ -247,11 +256,7 @@ class Endpoint:
         """More of a streamed input has come. Raises `OverloadedError`."""
         size = cost(value)
         if self._is_full(size):
-            raise OverloadedError(
-                f"all servers of {self.label} are busy, and calls with {self.waiting_bytes} bytes "
-                f"wait: the limit is {MAX_WAITING_BYTES}",
-                "call again later, or start more servers",
-            )
+            raise self._full()
         call.values = [*call.values, value]
         call.kept_bytes += size
         self.waiting_bytes += size

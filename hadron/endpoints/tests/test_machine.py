@@ -237,6 +237,22 @@ def test_what_waits_is_bounded_in_calls_and_in_bytes() -> None:
     assert (room.endpoint.waiting_bytes, len(room.endpoint.waiting)) == (0, 0)
 
 
+def test_who_is_refused_before_servers_are_back_is_not_told_that_they_are_busy() -> None:
+    count = MAX_WAITING_BYTES // CALL_WINDOW_BYTES
+    room = Room(is_settled=False, input=STREAM, max_waiting=count)
+    chunk = Value(0, bytes(CALL_WINDOW_BYTES), False)
+    for number in range(1, count + 2):
+        room.caller.call(number, None, now_s=0.1)
+    for number in range(1, count + 1):
+        room.broker.caller_value(room.caller.it, number, chunk)
+    for number in (count, count + 1):
+        error = room.caller.error_of(number)
+        assert isinstance(error, OverloadedError)
+        assert "no server of endpoint default/e is back yet" in error.message
+        assert "busy" not in error.message
+        assert error.hint == "call again in a second"
+
+
 def test_what_waits_is_counted_with_its_headers() -> None:
     room = Room()
     room.serve()
