@@ -277,7 +277,6 @@ class Endpoint:
 
     def _give_first(self, call: Call, server: Server, value: Value | None, now_s: float) -> None:
         run = self._run(call, server, now_s)
-        spec = self.spec
         if value is not None and value.is_last:
             # Also of one that is not idempotent: its server may say that it has not begun it.
             size = cost(value)
@@ -286,8 +285,7 @@ class Endpoint:
                 self.kept_bytes += size
         left_s = call.deadline_s - now_s
         server.sink.open(run.number, call.opening, call.attempts, left_s, value)
-        if spec.hedge_after_ms and call.values:
-            call.hedge = self._hedges.add(now_s + spec.hedge_after_ms / 1_000, call)
+        self._plan_hedge(call, now_s)
 
     def _give_kept(self, call: Call, server: Server, now_s: float) -> None:
         """One that has waited."""
@@ -298,6 +296,7 @@ class Endpoint:
             self._give_first(call, server, first, now_s)
         else:
             self._give_again(call, server, now_s)
+            self._plan_hedge(call, now_s)
             size = sum(map(cost, values))
             call.kept_bytes = size
             self.kept_bytes += size
@@ -323,6 +322,17 @@ class Endpoint:
         call.runs.append(run)
         call.attempts += 1
         return run
+
+    def _plan_hedge(self, call: Call, now_s: float) -> None:
+        """From now on, and no longer from when another server got it."""
+        self._drop_hedge(call)
+        if self.spec.hedge_after_ms and call.values:
+            call.hedge = self._hedges.add(now_s + self.hedge_s, call)
+
+    def _drop_hedge(self, call: Call) -> None:
+        if call.hedge >= 0:
+            self._hedges.discard(call.hedge, call)
+            call.hedge = -1
 
     def hedge(self, call: Call, now_s: float) -> None:
         """It has had no answer for long: somebody else may be quicker."""
@@ -395,8 +405,7 @@ class Endpoint:
             call.kept_bytes = 0
         self._forget_kept(call)
         call.values = ()
-        if call.hedge >= 0:
-            self._hedges.discard(call.hedge, call)
+        self._drop_hedge(call)
         for run in call.runs:
             if run is not by:
                 run.is_wanted = False

@@ -43,7 +43,8 @@ _LATE_S: Final = 1.0
 
 
 class Broker:
-    """Of one leadership. `tick` must be called when `next_s` says, and every `beat_s`."""
+    """Of one leadership. `tick` must be called when `next_s` says; and several times a second
+    while `has_watched`, or who is silent is lost late."""
 
     def __init__(self, random: Random, began_s: float) -> None:
         self.endpoints: dict[Key, Endpoint] = {}

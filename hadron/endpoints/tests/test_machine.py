@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import msgspec
@@ -186,6 +187,28 @@ def test_one_lost_and_one_refused_run_are_not_followed_by_another_one() -> None:
     room.broker.server_refuses(second.it, 1, 2.5)
     assert isinstance(room.caller.error_of(1), CallUnknownError)
     assert not third.told
+
+
+@pytest.mark.parametrize("is_lost", [False, True])
+def test_a_hedge_counts_from_the_server_that_has_the_call(is_lost: bool) -> None:
+    """Not from one that has refused it, or was lost with it."""
+    room = Room(idempotent=True, hedge_after_ms=500)
+    first = room.serve(name="one")
+    room.caller.call(1)
+    second = room.serve(name="two")
+    if is_lost:
+        room.broker.detach_server(first.it, GONE, 1.25)
+    else:
+        room.broker.server_refuses(first.it, 1, 1.25)
+    third = room.serve(name="three")
+    assert [told[1] for told in second.told] == ["open"]
+    room.broker.tick(1.5)
+    assert not third.told
+    assert room.broker.next_s == pytest.approx(1.75)
+    room.broker.tick(1.75)
+    assert [told[1] for told in third.told] == ["open"]
+    room.answer(third, 1)
+    assert room.broker.next_s == math.inf
 
 
 def test_a_hedge_counts_among_the_servers_that_a_call_is_given_to() -> None:
