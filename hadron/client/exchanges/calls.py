@@ -21,6 +21,8 @@ from hadron.model.backoff import Backoff
 from hadron.model.errors import (
     ConnectionLostError,
     DeadlineExceededError,
+    FrameError,
+    HadronError,
     MetadataBehindError,
     NotFoundError,
     NotReadyError,
@@ -37,6 +39,9 @@ T = TypeVar("T")
 
 _PUBLISH: Final = method("PublishMessages")
 _DESCRIBE: Final = method("DescribeExchange")
+
+_LOST: Final = (ConnectionLostError, DeadlineExceededError, FrameError)
+"""What ends a request that nobody has answered, also of a connection behind another node."""
 
 _UNKNOWN_HINT: Final = "it is not published again by itself: that might be twice"
 
@@ -129,7 +134,8 @@ class ExchangeCalls:
         batches: Sequence[bytes],
         deadline: float,
     ) -> exchanges_pb2.PublishMessagesResponse:
-        """What it raises, but `OutcomeUnknownError`, is of what was not published."""
+        """What it raises is of what was not published; but for `OutcomeUnknownError`, by which a
+        request ends whose connection does, for whatever reason."""
         connection: Caller | None = self.session.connection_now(home)
         if connection is None:
             with anyio.CancelScope(deadline=deadline):
@@ -140,7 +146,9 @@ class ExchangeCalls:
             answer, _ = await connection.request(
                 _PUBLISH, request, batches, timeout_s=deadline - anyio.current_time()
             )
-        except (ConnectionLostError, DeadlineExceededError) as error:
+        except HadronError as error:
+            if not isinstance(error, _LOST) and not connection.is_closed:
+                raise
             raise OutcomeUnknownError(
                 f"messages for exchange {request.exchange!r} may have been published, or not: "
                 f"{error.message}",
