@@ -87,12 +87,14 @@ class Endpoints(Part):
         self._touched[stream] = None
 
     def settle(self) -> None:
-        """Say what waits to be said, everywhere."""
+        """Say what waits to be said, everywhere; and wake in time for what follows from it."""
         while self._touched:
             # One by one: where a connection breaks, its streams are detached meanwhile.
             stream = next(iter(self._touched))
             del self._touched[stream]
             stream.flush()
+        # A call that was begun, or that a server was given: it may be hedged before that is over.
+        self.due(self.broker.next_s)
 
     def stop(self, reason: HadronError) -> None:
         streams, self._streams = list(self._streams), {}

@@ -7,7 +7,6 @@ waits is bounded (N5).
 
 from __future__ import annotations
 
-import math
 from collections import OrderedDict
 from typing import Final
 
@@ -327,7 +326,8 @@ class Endpoint:
         """From now on, and no longer from when another server got it."""
         self._drop_hedge(call)
         if self.spec.hedge_after_ms and call.values:
-            call.hedge = self._hedges.add(now_s + self.hedge_s, call)
+            due_s = now_s + self.spec.hedge_after_ms / 1_000
+            call.hedge = self._hedges.add(due_s, call)
 
     def _drop_hedge(self, call: Call) -> None:
         if call.hedge >= 0:
@@ -439,11 +439,6 @@ class Endpoint:
             "it has run, or in part, or not at all",
             retryable=self.spec.idempotent,
         )
-
-    @property
-    def hedge_s(self) -> float:
-        """After so long a call is given to a second server; infinity for never."""
-        return self.spec.hedge_after_ms / 1_000 or math.inf
 
     @property
     def shape(self) -> tuple[str, str]:

@@ -94,17 +94,15 @@ class _CallerSession:
         told = item.open
         key = (told.namespace or DEFAULT_NAMESPACE, told.endpoint)
         value = values.take(item) if told.has_value else None
-        driver, number = self._driver, item.number
+        number = item.number
         try:
             _check_names(told)
             opening = opening_of(told, self._stream.who(told.caller))
-            driver.check_known(key, told.metadata_index)
+            self._driver.check_known(key, told.metadata_index)
         except HadronError as error:
             self._broker.refuse(self._caller, number, error)
             return
-        now_s = trio.current_time()
-        self._broker.open(self._caller, number, key, opening, value, now_s)
-        driver.due(now_s + min(opening.timeout_s, self._broker.endpoints[key].hedge_s))
+        self._broker.open(self._caller, number, key, opening, value, trio.current_time())
 
     def _ended(self, _error: HadronError | None) -> None:
         self._driver.detach(self._stream)

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import AsyncExitStack
+from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
@@ -373,7 +376,8 @@ class Turn:
 
     def __init__(self) -> None:
         self._touched: dict[Any, None] = {}
-        self.attach = self.detach = lambda _stream: None
+        self.attach = self.detach = self.due = lambda _told: None
+        self.broker = SimpleNamespace(next_s=math.inf)
 
     def touch(self, stream: Any) -> None:
         self._touched[stream] = None
@@ -568,3 +572,37 @@ async def test_the_first_server_that_falls_silent_is_lost_in_time(
                 with pytest.raises(CallUnknownError):
                     await client.call("e", 2, timeout_s=60)
                 assert trio.current_time() - began_s <= 3
+
+
+async def test_a_call_that_has_waited_is_hedged_in_time(
+    tmp_path: Path,
+    autojump_clock: MockClock,  # noqa: ARG001
+) -> None:
+    """Though the leader sleeps until a call is over: servers here say nothing in between."""
+    told = pb.ServeRequest.Open(endpoint="e", max_in_flight=1)
+    async with running_nodes(tmp_path, 1) as nodes, nodes.client() as client:
+        await _declare(client, idempotent=True, hedge_after_ms=500)
+        async with (
+            nodes.connection("n1", "servers") as connection,
+            connection.open_stream(SERVE, pb.ServeRequest(open=told)) as one,
+            connection.open_stream(SERVE, pb.ServeRequest(open=told)) as other,
+            trio.open_nursery() as nursery,
+        ):
+            for server in (one, other):
+                await answer(server)
+            for number in range(2):
+                nursery.start_soon(partial(client.call, "e", number, timeout_s=60))
+            for server in (one, other):
+                await answer(server)
+            nursery.start_soon(partial(client.call, "e", "waits", timeout_s=60))
+            # What was given at once has had its time.
+            await trio.sleep(5)
+            item = pb.CallItem(number=1, kind=VALUE, end=True)
+            for server in (one, other):
+                await server.send(pb.ServeRequest(items=[item]))
+            began_s = trio.current_time()
+            for server, attempt in ((one, 1), (other, 2)):
+                (opened,) = (await answer(server))[0].items
+                assert (opened.kind, opened.open.attempt) == (OPEN, attempt)
+            assert 0.5 <= trio.current_time() - began_s < 1
+            await other.send(pb.ServeRequest(items=[pb.CallItem(number=2, kind=VALUE, end=True)]))
