@@ -13,8 +13,10 @@ import hashlib
 import random
 from typing import Final
 
+import msgspec
+
 from hadron.endpoints.calls import cost
-from hadron.endpoints.machine import Broker
+from hadron.endpoints.machine import Broker, Key
 from hadron.endpoints.port import Opening, Terms, Value
 from hadron.model.errors import CallFailedError, ConnectionLostError
 from hadron.model.limits import CALL_WINDOW_BYTES
@@ -64,6 +66,7 @@ class World:
 
     Attributes:
         complaints: (rule, what is wrong).
+        declared: the endpoints as they are now.
         did: what was done, for the digest.
     """
 
@@ -71,7 +74,8 @@ class World:
         self.random = random.Random(seed)
         self.now_s = 0.0
         self.broker = Broker(SeededRandom(seed), 0.0)
-        self.broker.declare(_ENDPOINTS)
+        self.declared = dict(_ENDPOINTS)
+        self.broker.declare(self.declared)
         self.complaints: list[tuple[str, str]] = []
         self.did: list[str] = []
         self.calls: dict[bytes, KnownCall] = {}
@@ -122,9 +126,10 @@ class World:
                 self._turn_server,
                 self._turn_caller,
                 self._delete,
+                self._declare_otherwise,
                 self._pass,
             ),
-            (30, 12, 8, 40, 2, 1, 4, 2, 0.4, 20),
+            (30, 12, 8, 40, 2, 1, 4, 2, 0.4, 0.6, 20),
         )[0]
         self.did.append(happen.__name__)
         happen()
@@ -136,7 +141,7 @@ class World:
     def _call(self) -> None:
         caller = self.random.choice(self.callers)
         key = self.random.choice(self._names)
-        spec = _ENDPOINTS[key]
+        spec = self.declared[key]
         self._made += 1
         token = f"t{self._made}".encode()
         number = caller.attached.latest + self.random.randint(1, 3)
@@ -232,6 +237,9 @@ class World:
         self.server_gone(server)
         assert server.attached is not None
         self.broker.detach_server(server.attached, ConnectionLostError("gone"), self.now_s)
+        if self.random.random() < 0.2:
+            # While its calls wait for another one.
+            self._declare_otherwise((_SPACE, server.endpoint))
 
     def server_gone(self, server: FakeServer) -> None:
         if not server.is_gone:
@@ -274,9 +282,21 @@ class World:
         """And declare it anew."""
         key = self.random.choice(self._names)
         self.going = key[1]
-        self.broker.declare({each: spec for each, spec in _ENDPOINTS.items() if each != key})
+        self.broker.declare({each: spec for each, spec in self.declared.items() if each != key})
         self.going = ""
-        self.broker.declare(_ENDPOINTS)
+        self.broker.declare(self.declared)
+
+    def _declare_otherwise(self, key: Key | None = None) -> None:
+        """Not idempotent any more, or again: what counts for a call is how it is now."""
+        key = key or self.random.choice(self._names)
+        spec = _ENDPOINTS[key]
+        if self.declared[key].idempotent:
+            spec = msgspec.structs.replace(spec, idempotent=False, hedge_after_ms=0)
+        self.declared[key] = spec
+        for call in self.calls.values():
+            if call.name == key[1]:
+                call.spec = spec
+        self.broker.declare(self.declared)
 
     def _pass(self) -> None:
         """Time goes by."""

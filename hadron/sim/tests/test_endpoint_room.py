@@ -20,6 +20,14 @@ BUGS: Final = {
         "N1",
         Edit(_ENDPOINT + "_lost", "if self.spec.idempotent:", "if True:"),
     ),
+    "what waits behind a lost server is run again though that is not allowed any more": (
+        "N1",
+        Edit(_ENDPOINT + "declared", "if not spec.idempotent:", "if False:"),
+    ),
+    "a slow call goes to a second server as it was declared once": (
+        "N1",
+        Edit(_ENDPOINT + "hedge", "self.spec.idempotent and self.spec.hedge_after_ms", "True"),
+    ),
     "who was lost with a call is said not to have run it": (
         "N1",
         Edit(_ENDPOINT + "_no_server", "call is not None and call.attempts", "False"),
