@@ -26,6 +26,7 @@ from hadron.storage.database import (
     is_damage,
     mark_format,
     open_reader,
+    read_transaction,
     transaction,
     translated_errors,
     translated_os_errors,
@@ -320,8 +321,21 @@ class Store:
             hold_readers=self.readers.hold,
         )
         with translated_errors(path):
-            _prepare(self.writer.connection, path, tables, sync=self.sync, left=left)
+            self._judge(tables, has_peers)
+            _prepare(self.writer.connection, tables, sync=self.sync, left=left)
             self.log = log.Log(self.writer.connection)
+
+    def _judge(self, tables: str, has_peers: bool) -> None:
+        """Refuse a file that does not belong here, or cannot be used, before a byte is written: a
+        log of ours beside a wrong file is still there once the right one has been put back, and
+        SQLite would take it for that one's."""
+        connection = self.writer.connection
+        check_format(connection, self.path, FORMAT_VERSION)
+        require_checksums(connection, self.path)
+        # Its end undoes it, and nothing of it has been in the log.
+        with read_transaction(connection):
+            make_tables(connection, log.TABLES + tables)
+            self.log = log.Log(connection)
             self._compare_with_mark(has_peers)
 
     def mend(self, lsns: Sequence[int], known: Known, connection: apsw.Connection) -> Mending:
@@ -394,12 +408,8 @@ def _committed(connection: apsw.Connection, known: int = 0) -> LogPosition:
         return EMPTY_LOG
 
 
-def _prepare(
-    connection: apsw.Connection, path: Path, tables: str, *, sync: str, left: Aftermath
-) -> None:
-    """Check whose file it is, make its tables, and put a first flushed commit into its log."""
-    check_format(connection, path, FORMAT_VERSION)
-    require_checksums(connection, path)
+def _prepare(connection: apsw.Connection, tables: str, *, sync: str, left: Aftermath) -> None:
+    """Make a file's tables, and put a first flushed commit into its log."""
     if left.unclean:
         aftermath.begin_log_anew(connection)
     connection.pragma("synchronous", "FULL")

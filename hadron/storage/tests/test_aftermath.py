@@ -15,6 +15,7 @@ from hadron.model.ids import Ballot, LogPosition
 from hadron.node.world import SystemDisk
 from hadron.storage.aftermath import ASIDE
 from hadron.storage.database import PAGE_BYTES, connect
+from hadron.storage.log import read_entries
 from hadron.storage.store import Store
 from hadron.storage.tests.test_store import open_store
 from hadron.storage.wal_scan import FRAME_HEADER_BYTES, HEADER_BYTES
@@ -196,10 +197,11 @@ class TestNothingLost:
             store.writer.connection.pragma("user_version", 99)
 
         crashed = run_and_crash(tmp_path, between=newer)
+        before = read_pair(crashed / "hadron.db")
         for _ in range(2):
             with pytest.raises(DataDirectoryError, match="format version 99"):
                 open_store(crashed)
-        assert (crashed / "hadron.db-wal").exists()
+        assert read_pair(crashed / "hadron.db") == before
 
     async def test_torn_tails_do_not_pile_up(self, tmp_path: Path) -> None:
         """Frames of one torn transaction, then a shorter one over them, then another crash: the
@@ -336,6 +338,61 @@ class TestAmnesia:
             assert "hadron.db-wal is damaged: frame 1 is not what was written" in str(caught.value)
             assert "backup" in caught.value.hint
         assert (crashed / "hadron.db-wal").read_bytes() == before
+
+
+class TestOtherFiles:
+    """Somebody has put another file in the place of the one that belongs there. Alone a node
+    refuses it, and whatever stands there is left to the last byte."""
+
+    @pytest.mark.parametrize("is_killed", [False, True])
+    async def test_the_right_one_put_back_has_everything(
+        self, tmp_path: Path, is_killed: bool
+    ) -> None:
+        """A log that a refused start had begun for an older copy would cut it to that one's
+        size."""
+        data = self.older_copy(tmp_path, is_killed=is_killed)
+        before = read_pair(data / "hadron.db")
+        for _ in range(2):
+            with pytest.raises(CorruptionError, match=r"older copy.* its log ends at 2"):
+                open_store(data, durability="fsync", has_peers=False)
+            after = read_pair(data / "hadron.db")
+            assert {"-wal": b""} | before == {"-wal": b""} | after
+        # The file, and its log where it has one: of what a start has left nothing is taken away.
+        for ending in read_pair(tmp_path / "right" / "hadron.db"):
+            shutil.move(tmp_path / "right" / f"hadron.db{ending}", data / f"hadron.db{ending}")
+        store = open_store(data, durability="fsync", has_peers=False)
+        assert store.log.head.lsn == 202
+        assert store.writer.connection.pragma("integrity_check") == "ok"
+        entries = read_entries(store.writer.connection, 1, max_bytes=1 << 20)
+        assert [entry.body for entry in entries[2:]] == [bytes([n]) * 500 for n in range(2, 202)]
+        store.close()
+
+    def older_copy(self, directory: Path, *, is_killed: bool) -> Path:
+        """A node's directory with an older file, after an orderly stop or a kill; the right one is
+        in `right`."""
+        data = directory / "data"
+        store = open_store(directory / "running", durability="fsync")
+        store.identity.become_member(UUID)
+        append(store, 2)
+        if is_killed:
+            copy_open(store, directory / "old")
+        store.close()
+        if not is_killed:
+            shutil.copytree(directory / "running", directory / "old")
+        store = open_store(directory / "running", durability="fsync")
+        append(store, 200, 500)
+        store.identity.note_mark(store.log.head)
+        copy_open(store, data)
+        store.close()
+        if not is_killed:
+            shutil.rmtree(data)
+            shutil.copytree(directory / "running", data)
+        (directory / "right").mkdir()
+        for ending in read_pair(data / "hadron.db"):
+            shutil.move(data / f"hadron.db{ending}", directory / "right" / f"hadron.db{ending}")
+        for ending in read_pair(directory / "old" / "hadron.db"):
+            shutil.copy(directory / "old" / f"hadron.db{ending}", data / f"hadron.db{ending}")
+        return data
 
 
 class TestKernel:
