@@ -8,8 +8,9 @@
 `hadron.db` stays the path that people and tools open. SQLite resolves links, so the write-ahead
 log stands beside the real file and never meets another generation's. Ordering rule (PROTOCOL B6):
 a generation is complete, verified, has a log of its own, and is synced before the link moves; the
-link moves in one rename; what was before is removed at the next opening. A crash at any moment
-leaves one or the other, each with its log.
+link moves in one rename; what was before is removed once the next opening has succeeded: the link
+may have been lost, and what it led to have everything. A crash at any moment leaves one or the
+other, each with its log.
 """
 
 from __future__ import annotations
@@ -94,22 +95,23 @@ def _begin_log(path: Path, disk: Disk) -> None:
             database.pragma("user_version", database.pragma("user_version"))
 
 
-def clean_up(directory: Path, disk: Disk, *, keep_next: bool = True) -> None:
-    """Remove what installations and copies have left behind.
+def clear_copies(directory: Path, disk: Disk) -> None:
+    """Remove what is nobody's only copy, whichever file is in use. Raises `OSError`."""
+    disk.remove(directory / OUTGOING)
+    disk.remove(directory / f"{DATABASE}.new")
 
-    Args:
-        keep_next: spare a generation that is still arriving, so that it can be resumed.
-    """
+
+def clean_up(directory: Path, disk: Disk) -> None:
+    """Remove what installations have left behind, but for a generation that is still arriving and
+    can be resumed. The file in use must be known to be the right one. Raises `OSError`."""
     number = current_number(directory)
     spared = {f"gen-{number}"}
     following = directory / f"gen-{number + 1}"
-    if keep_next and read_manifest(following) is not None:
+    if read_manifest(following) is not None:
         spared.add(following.name)
     for path in sorted(directory.iterdir()):
         if _GENERATION.fullmatch(path.name) and path.name not in spared:
             disk.remove(path)
-    disk.remove(directory / OUTGOING)
-    disk.remove(directory / f"{DATABASE}.new")
     if number:
         # Of the file that the link has replaced: nobody will ever open it again.
         for suffix in _BESIDE:

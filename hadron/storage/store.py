@@ -177,7 +177,7 @@ class Store:
             self.path = generations.current_database(directory)
             with translated_os_errors(directory):
                 left = self._look_back(has_peers)
-                generations.clean_up(directory, disk)
+                generations.clear_copies(directory, disk)
             self.sync = _SYNC[durability]
 
             def attempt(left: Aftermath) -> None:
@@ -211,6 +211,9 @@ class Store:
             self.identity.begin_run(
                 disk.boot_id() if durability == "os" else None, _committed(self.writer.connection)
             )
+            if not self.forgotten:
+                with translated_os_errors(directory):
+                    generations.clean_up(directory, disk)
             self._marked_s = clock.monotonic_s()
             self._checkpointer.on_done = self._note_mark
             self._presence = self._watch(has_peers=has_peers)

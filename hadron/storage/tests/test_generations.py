@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from hadron.model.errors import DataDirectoryError
+from hadron.model.errors import CorruptionError, DataDirectoryError
 from hadron.node.world import SystemDisk
 from hadron.storage import generations, snapshot
 from hadron.storage.database import open_reader
@@ -58,6 +58,44 @@ async def test_a_crash_around_the_switch_forgets_nothing(
             assert store.log.head == end
             store.close()
         assert numbers == {0, 1}
+
+
+@pytest.mark.parametrize("has_peers", [False, True])
+async def test_a_generation_whose_link_was_replaced_outlives_the_start_that_notices(
+    tmp_path: Path, has_peers: bool
+) -> None:
+    """Somebody has restored `hadron.db` with what puts a file where the link was: an older one.
+    Alone a start refuses that, and otherwise forgets; what the link led to has everything."""
+    data = tmp_path / "data"
+    store = open_store(data, durability="fsync")
+    store.identity.become_member(UUID)
+    append(store, 5)
+    say_all_is_applied(store)
+    generation = next_generation(data)
+    generation.mkdir()
+    snapshot.take(store.path, generation / DATABASE, SystemDisk())
+    store.close()
+    older = (data / DATABASE).read_bytes()
+    switch_to(data, generation, SystemDisk())
+    store = open_store(data, durability="fsync")
+    append(store, 5)
+    head = store.log.head
+    store.close()
+    (data / DATABASE).unlink()
+    (data / DATABASE).write_bytes(older)
+    if has_peers:
+        store = open_store(data, durability="fsync")
+        assert "older copy" in store.forgotten
+        store.close()
+    else:
+        for _ in range(2):
+            with pytest.raises(CorruptionError, match="older copy"):
+                open_store(data, has_peers=False)
+    (data / DATABASE).unlink()
+    (data / DATABASE).symlink_to(f"{generation.name}/{DATABASE}")
+    store = open_store(data, has_peers=has_peers)
+    assert store.log.head == head
+    store.close()
 
 
 async def test_a_copy_in_another_format_stays_one(tmp_path: Path) -> None:

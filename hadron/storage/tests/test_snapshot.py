@@ -353,6 +353,7 @@ class TestInstalling:
         disk = CrashingDisk(steps, after=after)
         try:
             generations.switch_to(tmp_path, tmp_path / "gen-1", disk)
+            generations.clear_copies(tmp_path, disk)
             generations.clean_up(tmp_path, disk)
         except CrashError:
             done = False
