@@ -17,7 +17,7 @@ import apsw
 
 from hadron.model.errors import HadronError
 from hadron.node.verified import Agreement, Apart, VerifiedFile
-from hadron.storage.database import open_database
+from hadron.storage.database import READ_ERRORS, open_database
 from hadron.storage.log import LOG, position_at, read_anchor
 
 
@@ -157,7 +157,7 @@ def _epoch(file: VerifiedFile) -> int:
     try:
         with closing(open_database(file.path, file.live)) as db:
             position = position_at(db, _end(file))
-    except (HadronError, apsw.Error):
+    except (HadronError, *READ_ERRORS):
         return 0
     return 0 if position is None else position.ballot.epoch
 
@@ -185,7 +185,7 @@ def _chain_at(db: apsw.Connection, lsn: int) -> bytes | None:
     """As it stands in the row: whether it should is for the report on the file."""
     try:
         row = db.execute(f"SELECT chain FROM {LOG} WHERE lsn = ?", (lsn,)).fetchone()
-    except apsw.Error:
+    except READ_ERRORS:
         return None
     if row is None:
         anchor = read_anchor(db)

@@ -23,7 +23,7 @@ from hadron.model.record_batch import RecordBatch, decode_batch
 from hadron.state.schema import SCHEMA_OBJECT
 from hadron.state.streams.tables import STREAM_BATCH, STREAM_PARTITION
 from hadron.storage.bodies import BODY
-from hadron.storage.database import in_words, read_transaction
+from hadron.storage.database import READ_ERRORS, in_words, read_transaction
 
 COLUMNS: Final = (
     "namespace",
@@ -187,7 +187,7 @@ class RecordTable:
                 if with_data:
                     try:
                         batch = replace(batch, data=self._bytes(batch))
-                    except (CorruptionError, apsw.Error) as error:
+                    except (CorruptionError, *READ_ERRORS) as error:
                         chunk.append((batch, error))
                         continue
                 chunk.append(batch)
@@ -272,7 +272,7 @@ class _Cursor:
         last = batch.base_offset + batch.count - 1
         offsets = f"offset {last}" if batch.count == 1 else f"offsets {batch.base_offset} to {last}"
         where = f"{stream}/{self._table.partition}" if self._table.partition else stream
-        if isinstance(error, apsw.Error):
+        if isinstance(error, READ_ERRORS):
             error = CorruptionError(in_words(error))
         self._table.on_damage(f"{offsets} of {where} (entry {batch.lsn})", error)
 
@@ -319,7 +319,7 @@ def _damage_told(what: str) -> Iterator[None]:
     """SQLite's word for it would be taken for one about the statement."""
     try:
         yield
-    except apsw.Error as error:
+    except READ_ERRORS as error:
         raise CorruptionError(
             f"the file is damaged, it does not tell {what}: {in_words(error)}",
             "`hadron verify` shows all that is damaged; ask another member's file",

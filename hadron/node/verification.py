@@ -11,8 +11,6 @@ from contextlib import closing, suppress
 from dataclasses import replace
 from pathlib import Path
 
-import apsw
-
 from hadron.model.errors import ConfigurationError, DataDirectoryError, HadronError
 from hadron.model.ports import Disk
 from hadron.node.comparing import compare
@@ -25,6 +23,7 @@ from hadron.state.leadership import is_alone, latest_uuid
 from hadron.storage import aftermath
 from hadron.storage.database import (
     FORMAT_VERSION,
+    READ_ERRORS,
     check_version,
     open_database,
     translated_os_errors,
@@ -147,7 +146,7 @@ def _verify_file(path: Path, on_step: Callable[[Path, Verification], None] | Non
         if each:
             report.add(each)
     if owner is not None:
-        with suppress(HadronError, apsw.Error), closing(open_database(path, live)) as db:
+        with suppress(HadronError, *READ_ERRORS), closing(open_database(path, live)) as db:
             if is_alone(db, owner.node):
                 # It is noted at the beginning of a ballot.
                 report.committed_lsn = report.applied_lsn
@@ -174,7 +173,7 @@ def amnesia_of(directory: Path, disk: Disk) -> str:
     with translated_os_errors(directory):
         left = aftermath.examine(path, disk, stop, was_member=True)
     # What cannot be read here is found by the checks of the file.
-    with suppress(HadronError, apsw.Error):
+    with suppress(HadronError, *READ_ERRORS):
         if not left.amnesia:
             with closing(open_database(path, live=False)) as db:
                 if stop.mark.lsn and lacks(db, stop.mark):
@@ -193,7 +192,7 @@ def _has_log(path: Path) -> bool:
             check_version(db, path, FORMAT_VERSION)
             named = "SELECT 1 FROM sqlite_schema WHERE name = ?"
             found = db.execute(named, (LOG,)).fetchone()
-    except (HadronError, apsw.Error):
+    except (HadronError, *READ_ERRORS):
         return True
     return found is not None
 
@@ -217,7 +216,7 @@ def verify_database(
     try:
         with closing(open_database(path, live)) as db:
             # What cannot be read is for the checks to tell.
-            with suppress(apsw.Error):
+            with suppress(*READ_ERRORS):
                 check_version(db, path, FORMAT_VERSION)
             while not verification.step(db):
                 if on_step is not None:

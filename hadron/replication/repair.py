@@ -35,7 +35,7 @@ from hadron.replication.membership import Membership
 from hadron.replication.peers import PeerLink, PeerLinks
 from hadron.state.streams import partitions as streams
 from hadron.storage.bodies import damaged_entry
-from hadron.storage.database import in_words, is_about_file, is_damage, transaction
+from hadron.storage.database import READ_ERRORS, in_words, is_about_file, is_damage, transaction
 from hadron.storage.log import Entry, read_after
 from hadron.storage.pages import Mending
 from hadron.storage.repair import (
@@ -407,7 +407,7 @@ class Repairer:
             try:
                 with transaction(db):
                     write(db)
-            except apsw.Error as error:
+            except READ_ERRORS as error:
                 if not is_damage(error):
                     raise
                 raise _UnreadableError(in_words(error)) from None

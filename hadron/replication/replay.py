@@ -16,7 +16,7 @@ from hadron.state import rows
 from hadron.state.execute import execute_logged
 from hadron.state.machine import Context, StateMachine
 from hadron.state.rows import Key, Row, Table
-from hadron.storage.database import open_scratch
+from hadron.storage.database import READ_ERRORS, open_scratch
 from hadron.storage.log import LOG, TABLES, drop_bodies, first_lsn, get_meta, read_commands
 from hadron.storage.report import SLICE_ROWS, Report
 
@@ -55,7 +55,7 @@ class ReplayCheck:
                 self._copy.execute(TABLES)
                 self._copy.execute(self._machine.tables)
             done = self._apply_some(db, self._copy) and self._compare_some(db, self._copy)
-        except apsw.Error as error:
+        except READ_ERRORS as error:
             self._report.add(f"the tables cannot be compared with the log: {error}")
             done = True
         except CorruptionError as error:

@@ -10,12 +10,10 @@ import contextlib
 from collections.abc import Callable, Iterator, Sequence
 from typing import Final
 
-import apsw
-
 from hadron.model.errors import CorruptionError
 from hadron.model.ports import Database
 from hadron.model.tables import PREFIX
-from hadron.storage.database import in_words, is_damage
+from hadron.storage.database import READ_ERRORS, in_words, is_damage
 
 BODY: Final = PREFIX + "body"
 
@@ -52,10 +50,10 @@ def damaged_entry(lsn: int, text: str, hint: str = "") -> CorruptionError:
 
 @contextlib.contextmanager
 def reading_entry(lsn: Callable[[], int]) -> Iterator[None]:
-    """Turn SQLite's words about a page that is damaged into an error about the entry on it."""
+    """Turn what a damaged page, or row, makes of a read into an error about the entry on it."""
     try:
         yield
-    except apsw.Error as error:
+    except READ_ERRORS as error:
         if not is_damage(error):
             raise
         number = lsn()

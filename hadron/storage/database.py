@@ -222,9 +222,15 @@ _DAMAGE: Final = frozenset(
 """Of a page whose checksum is wrong, or that the file ends before."""
 
 
-def is_damage(error: apsw.Error) -> bool:
-    """Whether SQLite speaks of what stands on the disk, and not of the disk itself."""
-    return isinstance(error, apsw.CorruptError | apsw.NotADBError) or (
+READ_ERRORS: Final = (apsw.Error, UnicodeDecodeError)
+"""What reading rows raises: one bit of a row's header makes a text of what never was one, and in a
+frame of the write-ahead log no checksum tells SQLite."""
+
+
+def is_damage(error: Exception) -> bool:
+    """Whether an error of `READ_ERRORS` is about what stands on the disk, and not about the disk
+    itself."""
+    return isinstance(error, apsw.CorruptError | apsw.NotADBError | UnicodeDecodeError) or (
         getattr(error, "extendedresult", 0) in _DAMAGE
     )
 
@@ -232,12 +238,14 @@ def is_damage(error: apsw.Error) -> bool:
 def is_about_file(error: CorruptionError) -> bool:
     """Whether an error that ended work on a node's own database is about what its disk holds, and
     not about bytes that are whole and cannot be understood."""
-    return bool(error.lsn) or isinstance(error.__cause__, apsw.Error)
+    return bool(error.lsn) or isinstance(error.__cause__, READ_ERRORS)
 
 
-def in_words(error: apsw.Error) -> str:
-    """What SQLite has met, as people know it: of a page with a wrong checksum it says that the
-    disk failed, and the disk did not."""
+def in_words(error: Exception) -> str:
+    """What one of `READ_ERRORS` has met, as people know it: of a page with a wrong checksum SQLite
+    says that the disk failed, and the disk did not."""
+    if isinstance(error, UnicodeDecodeError):
+        return "a row has a text that is none"
     kind = getattr(error, "extendedresult", 0)
     if kind == apsw.SQLITE_IOERR_DATA:
         return "a page does not match its checksum"
@@ -247,7 +255,7 @@ def in_words(error: apsw.Error) -> str:
 
 
 class translated_errors:  # noqa: N801  # a context manager, called like those of contextlib
-    """Turn apsw's errors about a file into ours, which say what to do."""
+    """Turn errors of reading and writing a file into ours, which say what to do."""
 
     # By hand: every commit enters it, and contextlib's generator costs a microsecond each time.
 
@@ -260,7 +268,7 @@ class translated_errors:  # noqa: N801  # a context manager, called like those o
         pass
 
     def __exit__(self, _kind: object, error: BaseException | None, _traceback: object) -> None:
-        if not isinstance(error, apsw.Error):
+        if not isinstance(error, READ_ERRORS):
             return
         is_of_disk = isinstance(error, apsw.IOError) and not is_damage(error)
         if is_of_disk and self._connection is not None:
@@ -282,10 +290,10 @@ _NOT_THE_DISK: Final = {
 """What SQLite calls a disk that failed, and is another thing: what, and the way out."""
 
 
-def _translated(path: Path, error: apsw.Error) -> StorageError | None:
+def _translated(path: Path, error: Exception) -> StorageError | None:
+    if is_damage(error):
+        return CorruptionError(f"{path} is damaged: {in_words(error)}", way_out(path))
     match error:
-        case apsw.CorruptError() | apsw.NotADBError():
-            return CorruptionError(f"{path} is damaged: {error}", way_out(path))
         case (
             apsw.CantOpenError() | apsw.ReadOnlyError() | apsw.PermissionsError() | apsw.BusyError()
         ):
@@ -294,8 +302,6 @@ def _translated(path: Path, error: apsw.Error) -> StorageError | None:
             )
         case apsw.FullError():
             return StorageError(f"the disk of {path} is full", "make room, then restart")
-        case apsw.IOError() if getattr(error, "extendedresult", 0) == apsw.SQLITE_IOERR_DATA:
-            return CorruptionError(f"{path} is damaged: {in_words(error)}", way_out(path))
         case apsw.IOError():
             return StorageError(f"the disk under {path} failed: {error}", "replace it")
     return None

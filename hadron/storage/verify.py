@@ -20,7 +20,7 @@ from hadron.model.batch import check_body
 from hadron.model.errors import CorruptionError
 from hadron.model.ids import Ballot
 from hadron.storage.bodies import BODY
-from hadron.storage.database import in_words, read_transaction
+from hadron.storage.database import READ_ERRORS, in_words, read_transaction
 from hadron.storage.log import (
     LOG,
     META,
@@ -92,7 +92,7 @@ class LogCheck:
                 )
                 return True
             return self._slice(db)
-        except apsw.Error as error:
+        except READ_ERRORS as error:
             return self._unreadable(error)
 
     def _begin(self, db: apsw.Connection) -> None:
@@ -184,7 +184,7 @@ class LogCheck:
         if wrong:
             self._report.add(f"entry {entry.lsn}: {wrong}", table=BODY, lsn=entry.lsn)
 
-    def _unreadable(self, error: apsw.Error) -> bool:
+    def _unreadable(self, error: Exception) -> bool:
         """The next entry stands on a page that cannot be read; go on behind it."""
         what = in_words(error)
         if self._until is None or not self._next:
@@ -228,7 +228,7 @@ class IntegrityCheck:
             if self._tables:
                 table = self._tables.pop(0)
                 self._check(db, f"PRAGMA integrity_check('{table}')", table)
-        except apsw.Error as error:
+        except READ_ERRORS as error:
             self._report.add(
                 f"the file's schema cannot be read: {in_words(error)}", is_unreadable=True
             )
@@ -257,7 +257,7 @@ class IntegrityCheck:
             self._report.skipped.append(
                 f"the integrity check of {table}, too large for a node that runs"
             )
-        except apsw.Error as error:
+        except READ_ERRORS as error:
             self._report.add(
                 f"the integrity check found a page it cannot read: {in_words(error)}",
                 table=table,
@@ -294,6 +294,6 @@ class MetaCheck:
             row = db.execute(f"SELECT min(lsn) FROM {BODY} WHERE lsn > ?", (last,)).fetchone()
             if row is not None and row[0] is not None:
                 report.add(f"the body of entry {row[0]} has no entry", table=BODY, lsn=row[0])
-        except apsw.Error as error:
+        except READ_ERRORS as error:
             report.add(f"meta cannot be read: {in_words(error)}", table=META, is_unreadable=True)
         return True

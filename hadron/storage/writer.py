@@ -41,7 +41,7 @@ import trio
 
 from hadron.model.errors import CorruptionError, HadronError, StorageError
 from hadron.model.ports import Clock, Disk
-from hadron.storage.database import open_writer, translated_errors
+from hadron.storage.database import READ_ERRORS, open_writer, translated_errors
 
 _log = logging.getLogger(__name__)
 
@@ -370,5 +370,5 @@ class Writer:
 
 def _is_fatal(error: BaseException) -> bool:
     if isinstance(error, CorruptionError):
-        return isinstance(error.__cause__, apsw.Error)
+        return isinstance(error.__cause__, READ_ERRORS)
     return isinstance(error, StorageError) or not isinstance(error, HadronError)

@@ -142,9 +142,8 @@ def _ask(session: Session, owner: Owner, pid: int) -> int:
 
 def _run(db: apsw.Connection, text: str, output: str) -> None:
     """Run statements, and print the rows of those that have any."""
-    import apsw
-
     from hadron.model.errors import RequestError
+    from hadron.storage.database import READ_ERRORS
 
     # So that Ctrl-C is heard while SQLite works.
     db.set_progress_handler(lambda: False, 20_000)
@@ -159,7 +158,7 @@ def _run(db: apsw.Connection, text: str, output: str) -> None:
     try:
         for row in cursor.execute(text):
             printer.add(row)
-    except apsw.Error as error:
+    except READ_ERRORS as error:
         hint = "see `hadron sql --help`"
         if "no such table" in f"{error}":
             hint = "records are in the table record: " + hint

@@ -20,8 +20,13 @@ from trio.testing import MockClock
 from hadron.node.live_verification import verify_live
 from hadron.node.tests.support import is_member, make_stream, produce, read_all
 from hadron.node.tests.test_repair import problems
+from hadron.node.verification import verify_paths
 from hadron.replication.repair import Repairer
+from hadron.storage.bodies import BODY
+from hadron.storage.database import transaction
 from hadron.storage.log import first_lsn
+from hadron.storage.pages import _record
+from hadron.storage.repair import put_back_body
 from hadron.testing import nodes as testing_nodes
 from hadron.testing.nodes import Nodes, running_nodes
 
@@ -74,6 +79,17 @@ def change(path: Path, offset: int, mask: int) -> None:
 def flip(path: Path, value: bytes, *, at: int = 100) -> None:
     content = path.read_bytes() if path.name.endswith("-wal") else _read(path)
     change(path, content.rindex(value[at : at + 20]), 0x10)
+
+
+def call_text(nodes: Nodes, name: str, value: bytes) -> None:
+    """Flip the bit in a frame that makes a text of the body with this value."""
+    bodies: Any = nodes.node(name).member._store.writer.connection.execute(
+        f"SELECT bytes FROM {BODY} ORDER BY lsn DESC"
+    )
+    body = next(body for (body,) in bodies if value[:100] in body)
+    head = _record(None, body)[: -len(body)]
+    path = file_of(nodes, name, "log")
+    change(path, path.read_bytes().rindex(head + body[:20]) + len(head) - 1, 0x01)
 
 
 def _read(path: Path) -> bytes:
@@ -135,6 +151,50 @@ async def test_a_frame_that_was_copied_into_the_file_before_anybody_saw_its_dama
             assert (await verify_live(client)).ok
         await nodes.crash("n2")
         assert problems(nodes, "n2") == []
+
+
+@pytest.mark.parametrize("number", [10, 11])
+@pytest.mark.parametrize("name", ["n1", "n2"])
+async def test_a_row_whose_bytes_are_called_a_text(
+    tmp_path: Path, clock: MockClock, name: str, number: int
+) -> None:
+    """One bit of a frame does that, and what reads it raises no error of SQLite's: the text cannot
+    be decoded."""
+    async with loaded(tmp_path, checkpoint_bytes=64 << 20) as nodes:
+        log = file_of(nodes, name, "log")
+        call_text(nodes, name, VALUES[number])
+        (report,) = verify_paths([nodes.data(name)]).files
+        assert "cannot be read: a row has a text that is none" in report.report.problems[0].text
+        async with nodes.client() as client:
+            with trio.fail_after(5.0):
+                assert await read_all(client) == VALUES
+            await verify_live(client)
+        repairer = nodes.node(name).member._repairer
+        await nodes.wait_for("repaired", lambda: repairer.repaired == 1)
+        await nodes.wait_for("whole", partial(_is_whole, nodes, name))
+        assert file_of(nodes, name, "log") == log, "no snapshot was needed"
+        async with nodes.client() as client:
+            assert (await verify_live(client)).ok
+
+
+@pytest.mark.parametrize("name", ["n1", "n2"])
+async def test_a_body_that_is_called_a_text_and_whose_log_row_was_trimmed(
+    tmp_path: Path, clock: MockClock, name: str
+) -> None:
+    async with loaded(tmp_path, **TRIMMED) as nodes:
+        await nodes.wait_for("trimmed", lambda: _first_lsn(nodes, name) > 12)
+        db = nodes.node(name).member._store.writer.connection
+        (lsn, body), *_ = db.execute(f"SELECT lsn, bytes FROM {BODY} ORDER BY lsn")
+        # Its frame is in the file by now: the row is written once more, as by a repair.
+        with transaction(db):
+            put_back_body(db, lsn, body)
+        call_text(nodes, name, body)
+        await nodes.node(name).member._scrubber.check()
+        await nodes.wait_for("repaired", lambda: nodes.node(name).member._repairer.repaired == 1)
+        await nodes.wait_for("settled", lambda: nodes.status(name).trouble == "")
+        async with nodes.client() as client:
+            assert await read_all(client) == VALUES
+            assert (await verify_live(client)).ok
 
 
 @pytest.mark.parametrize("number", [2, 3])

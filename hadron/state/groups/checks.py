@@ -11,7 +11,7 @@ from hadron.state.groups import changes as group_changes
 from hadron.state.groups.progress import GROUP, GROUP_ACK
 from hadron.state.machine import Feature
 from hadron.state.streams.tables import STREAM_PARTITION
-from hadron.storage.database import in_words
+from hadron.storage.database import READ_ERRORS, in_words
 from hadron.storage.report import SLICE_ROWS, Report
 
 
@@ -29,7 +29,7 @@ class GroupsCheck:
     def step(self, db: apsw.Connection) -> bool:
         try:
             return self._floors(db) if self._range is None else self._ranges(db, self._range)
-        except apsw.Error as error:
+        except READ_ERRORS as error:
             self._report.add(
                 f"the groups' tables cannot be read: {in_words(error)}",
                 table=GROUP,

@@ -11,7 +11,7 @@ from hadron.state.bodies import COUNTED_BODY
 from hadron.state.machine import Feature
 from hadron.state.streams.tables import STREAM_BATCH, STREAM_PARTITION
 from hadron.storage.bodies import BODY
-from hadron.storage.database import in_words
+from hadron.storage.database import READ_ERRORS, in_words
 from hadron.storage.report import SLICE_ROWS, Report
 
 _BATCHES: Final = (
@@ -58,7 +58,7 @@ class StreamsCheck:
             if self._streams and self._slice(db, self._streams[0]):
                 self._streams.pop(0)
                 self._expected = None
-        except apsw.Error as error:
+        except READ_ERRORS as error:
             self._report.add(
                 f"the streams' tables cannot be read: {in_words(error)}",
                 table=STREAM_BATCH,
@@ -150,7 +150,7 @@ class BodiesCheck:
     def step(self, db: apsw.Connection) -> bool:
         try:
             rows: list[Any] = db.execute(_BODIES, (self._lsn, SLICE_ROWS)).fetchall()
-        except apsw.Error as error:
+        except READ_ERRORS as error:
             self._report.add(
                 f"counted bodies cannot be read: {in_words(error)}",
                 table=COUNTED_BODY,

@@ -25,7 +25,7 @@ from hadron.state.machine import Context, Feature
 from hadron.state.schema import SCHEMA_OBJECT
 from hadron.state.streams.tables import STREAM_BATCH, STREAM_PARTITION
 from hadron.storage.bodies import BODY
-from hadron.storage.database import in_words
+from hadron.storage.database import READ_ERRORS, in_words
 from hadron.storage.report import SLICE_BYTES, Report
 
 STREAM_KEY: Final = PREFIX + "stream_key"
@@ -150,7 +150,7 @@ class StreamKeysCheck:
             if self._streams and self._slice(db, self._streams[0]):
                 self._streams.pop(0)
                 self._offset = 0
-        except apsw.Error as error:
+        except READ_ERRORS as error:
             self._report.add(
                 f"the key index cannot be read: {in_words(error)}",
                 table=STREAM_KEY,

@@ -16,7 +16,7 @@ from hadron.state.transactions.key_locks import KEY_LOCK
 from hadron.state.transactions.locks import LOCK
 from hadron.state.transactions.participations import PARTICIPATION
 from hadron.storage.bodies import BODY
-from hadron.storage.database import in_words
+from hadron.storage.database import READ_ERRORS, in_words
 from hadron.storage.report import SLICE_ROWS, Report
 
 _PARTICIPATIONS: Final = (
@@ -95,7 +95,7 @@ class TransactionsCheck:
         after = self._after or first
         try:
             rows: list[Any] = db.execute(query, (*after, SLICE_ROWS)).fetchall()
-        except apsw.Error as error:
+        except READ_ERRORS as error:
             self._report.add(
                 f"the transactions' tables cannot be read: {in_words(error)}",
                 table=INTENT,

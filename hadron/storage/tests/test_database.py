@@ -10,7 +10,8 @@ from pathlib import Path
 import apsw
 import pytest
 
-from hadron.storage.database import connect, read_transaction, transaction
+from hadron.model.errors import CorruptionError
+from hadron.storage.database import connect, read_transaction, transaction, translated_errors
 
 
 def test_a_commit_that_fails_lets_its_locks_go(tmp_path: Path) -> None:
@@ -76,3 +77,24 @@ def test_a_limit_of_file_sizes_is_no_disk_that_failed(tmp_path: Path) -> None:
     arguments = [sys.executable, "-c", script, str(tmp_path / "a.db")]
     done = subprocess.run(arguments, capture_output=True, text=True)
     assert "may not grow any more: the size of this process's files is limited" in done.stderr
+
+
+def test_what_a_damaged_row_makes_of_a_read_is_damage(tmp_path: Path) -> None:
+    with (
+        closing(connect(tmp_path / "a.db")) as db,
+        pytest.raises(CorruptionError, match=r"a\.db is damaged: a row has a text that is none"),
+        translated_errors(tmp_path / "a.db"),
+    ):
+        db.execute("SELECT CAST(x'ff' AS TEXT)").fetchone()
+
+
+@pytest.mark.parametrize("extended", [apsw.SQLITE_IOERR_SHORT_READ, apsw.SQLITE_IOERR_CORRUPTFS])
+def test_a_file_that_ends_early_is_no_disk_that_failed(tmp_path: Path, extended: int) -> None:
+    """A log that was cut beneath its writer: another disk would help nobody."""
+    error = apsw.IOError("disk I/O error")
+    error.extendedresult = extended  # type: ignore[attr-defined]
+    with (
+        pytest.raises(CorruptionError, match=r"a\.db is damaged"),
+        translated_errors(tmp_path / "a.db"),
+    ):
+        raise error
