@@ -89,13 +89,15 @@ def _is_copied(path: Path, disk: Disk, wal: bytes, *, or_empty: bool) -> bool:
 
 
 def set_aside(path: Path, directory: Path, disk: Disk) -> None:
-    """Move a database out of the way, to `directory`; for good on return. Raises `OSError`.
+    """Move a database out of the way, to `directory`; for good on return. Raises `OSError`. Its own
+    directory, a generation's, may be gone: it is there on return.
 
     A log never meets another file, at whatever crash: what stands there goes first, its file last;
     then the log comes, and then the file.
     """
-    wal, aside = Path(f"{path}-wal"), directory / ASIDE
-    if _has_content(path) or _has_content(wal) or is_cut_short(directory):
+    aside = directory / ASIDE
+    disk.make_directory(path.parent)
+    if is_left(path, directory):
         clear_aside(directory, disk)
         path.touch()
         for ending in ("-wal", ""):
@@ -106,6 +108,11 @@ def set_aside(path: Path, directory: Path, disk: Disk) -> None:
     for ending in ("", "-wal", "-shm"):
         disk.remove(Path(f"{path}{ending}"))
     disk.sync(path.parent)
+
+
+def is_left(path: Path, directory: Path) -> bool:
+    """Whether there is something of a database that could be set aside."""
+    return _has_content(path) or _has_content(Path(f"{path}-wal")) or is_cut_short(directory)
 
 
 def is_cut_short(directory: Path) -> bool:

@@ -281,16 +281,18 @@ class Store:
 
     def _forget(self, why: str, *, is_unusable: bool) -> None:
         self.forgotten = why
+        is_left = is_unusable and aftermath.is_left(self.path, self.directory)
         _log.error(
             "%s; %sthis node counts in no majority until its leader has taught it again",
             why,
-            f"the file is set aside as {aftermath.ASIDE}, and " if is_unusable else "",
+            f"the file is set aside as {aftermath.ASIDE}, and " if is_left else "",
         )
         # Without the directory's own path, which may be another one by then.
         suspect = why.replace(f"{self.directory}/", "")
         self.identity.forget_membership(suspect if is_unusable else "")
         if is_unusable:
-            aftermath.set_aside(self.path, self.directory, self._disk)
+            with translated_os_errors(self.directory):
+                aftermath.set_aside(self.path, self.directory, self._disk)
             self.identity.start_over()
 
     def _open(
@@ -308,6 +310,9 @@ class Store:
         on_fatal: Callable[[BaseException], None],
     ) -> None:
         path, disk = self.path, self._disk
+        # A generation's may be gone, with all that it held.
+        with translated_os_errors(path.parent):
+            disk.make_directory(path.parent)
         self.readers = Readers(path, reader_threads, disk)
         self.writer = Writer(
             path, sync=self.sync, disk=disk, clock=clock, post=post, on_fatal=on_fatal

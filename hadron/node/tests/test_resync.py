@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager, closing, suppress
 from dataclasses import replace
@@ -105,6 +106,20 @@ async def without_n3(tmp_path: Path) -> AsyncIterator[Nodes]:
         last = chains(nodes, "n3")[-1][0]
         await nodes.wait_for("trimmed", lambda: nodes.status("n1").first_lsn > last + 1)
         yield nodes
+
+
+async def test_a_replica_whose_generation_is_gone_is_taught_again(
+    tmp_path: Path, clock: MockClock
+) -> None:
+    """The link leads to nothing, not even a directory."""
+    async with without_n3(tmp_path) as nodes:
+        await nodes.start("n3")
+        await nodes.wait_in_step()
+        await nodes.crash("n3")
+        shutil.rmtree(nodes.data("n3") / f"gen-{generation(nodes, 'n3')}")
+        await nodes.start("n3")
+        await nodes.wait_for("a member", lambda: is_member(nodes, "n3"))
+        await assert_equal(nodes)
 
 
 async def test_a_replica_for_which_the_log_was_trimmed(

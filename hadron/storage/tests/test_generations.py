@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from contextlib import closing
 from pathlib import Path
 
@@ -10,6 +11,7 @@ import pytest
 from hadron.model.errors import CorruptionError, DataDirectoryError
 from hadron.node.world import SystemDisk
 from hadron.storage import generations, snapshot
+from hadron.storage.aftermath import ASIDE
 from hadron.storage.database import open_reader
 from hadron.storage.generations import DATABASE, next_generation, switch_to
 from hadron.storage.identity import NODE_DATABASE
@@ -96,6 +98,32 @@ async def test_a_generation_whose_link_was_replaced_outlives_the_start_that_noti
     store = open_store(data, has_peers=has_peers)
     assert store.log.head == head
     store.close()
+
+
+@pytest.mark.parametrize("is_member", [False, True])
+async def test_a_generation_that_is_gone_with_its_directory_is_begun_anew(
+    tmp_path: Path, is_member: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    """What is told to be set aside is there."""
+    store = open_store(tmp_path, durability="fsync")
+    if is_member:
+        store.identity.become_member(UUID)
+    append(store, 5)
+    say_all_is_applied(store)
+    generation = next_generation(tmp_path)
+    generation.mkdir()
+    snapshot.take(store.path, generation / DATABASE, SystemDisk())
+    store.close()
+    switch_to(tmp_path, generation, SystemDisk())
+    shutil.rmtree(generation)
+    for start in range(2):
+        store = open_store(tmp_path, durability="fsync")
+        assert bool(store.forgotten) is (is_member and not start)
+        assert store.log.head.lsn == start
+        append(store)
+        store.close()
+    assert "set aside" not in caplog.text
+    assert not (tmp_path / ASIDE).exists()
 
 
 async def test_a_copy_in_another_format_stays_one(tmp_path: Path) -> None:
