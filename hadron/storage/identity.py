@@ -214,9 +214,29 @@ def read_last_stop(directory: Path) -> LastStop:
 
 @contextlib.contextmanager
 def _reading(path: Path, vfs: str = "") -> Iterator[apsw.Connection]:
-    with contextlib.closing(open_reader(path, vfs=vfs)) as connection, translated_errors(path):
+    """Writes nothing of its own: what a crash has left of a commit is rolled back, as any start
+    does. Without that the file cannot be read."""
+    try:
+        connection = open_reader(path, vfs=vfs)
+    except DataDirectoryError as error:
+        if getattr(error.__cause__, "extendedresult", 0) != apsw.SQLITE_READONLY_ROLLBACK:
+            raise
+        _roll_back(path, vfs)
+        connection = open_reader(path, vfs=vfs)
+    with contextlib.closing(connection), translated_errors(path):
         check_format(connection, path, _FORMAT_VERSION, prefix="")
         yield connection
+
+
+def _roll_back(path: Path, vfs: str) -> None:
+    """End a commit whose process is gone. One that lives, a node's too, holds a lock on the file
+    for as long as it has begun one, and SQLite touches nothing then."""
+    with (
+        translated_errors(path),
+        contextlib.closing(connect(path, vfs=vfs, flags=apsw.SQLITE_OPEN_READWRITE)) as connection,
+    ):
+        connection.set_busy_timeout(_BUSY_MS)
+        connection.execute("SELECT count(*) FROM sqlite_schema").fetchone()
 
 
 def _load_last_stop(connection: apsw.Connection) -> LastStop:

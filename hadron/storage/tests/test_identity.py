@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import re
+import shutil
 import sys
 import threading
 from collections.abc import Callable, Iterator
@@ -17,8 +18,14 @@ import pytest
 from hadron.model.errors import CorruptionError, DataDirectoryError, FencedError, NotReadyError
 from hadron.model.ids import NO_BALLOT, Ballot
 from hadron.node.world import SystemDisk
-from hadron.storage.database import open_reader
-from hadron.storage.identity import DirectoryLock, IdentityFile, PeerStart
+from hadron.storage.database import connect, open_reader
+from hadron.storage.identity import (
+    NODE_DATABASE,
+    DirectoryLock,
+    IdentityFile,
+    PeerStart,
+    read_epoch,
+)
 
 DISK = SystemDisk()
 DIGEST, OTHER = b"d" * 16, b"o" * 16
@@ -99,6 +106,30 @@ class TestIdentity:
         assert "`data:`" in caught.value.hint
         with opened(tmp_path) as identity:
             assert identity.current.boot == 2, "a refused start does not count"
+
+    def test_a_commit_that_a_crash_has_cut_off_keeps_nobody_from_reading(
+        self, tmp_path: Path
+    ) -> None:
+        """What it has written of its pages is rolled back, as by a start; while who began it lives
+        it is his."""
+        path = tmp_path / "running" / NODE_DATABASE
+        path.parent.mkdir()
+        with opened(path.parent) as identity:
+            identity.promise(Ballot(3, 1), DIGEST)
+        crashed = tmp_path / "crashed"
+        with contextlib.closing(connect(path)) as db:
+            db.execute("BEGIN IMMEDIATE")
+            db.execute("UPDATE identity SET epoch = 7")
+            db.cache_flush()
+            shutil.copytree(path.parent, crashed)
+            with pytest.raises(DataDirectoryError, match="locked"):
+                read_epoch(path.parent)
+            assert (path.parent / f"{NODE_DATABASE}-journal").exists()
+            db.execute("COMMIT")
+        assert read_epoch(path.parent) == 7
+        for _ in range(2):
+            assert read_epoch(crashed) == 3
+        assert not (crashed / f"{NODE_DATABASE}-journal").exists()
 
     def test_membership_is_durable(self, tmp_path: Path) -> None:
         with opened(tmp_path) as identity:
