@@ -1,8 +1,8 @@
 """Verifying data directories from outside: each file by itself, then the logs with each other.
 
-Nothing is written, but that a commit to `node.db` which a crash cut off is rolled back. A file whose
-node runs is read as a guest: in short slices. A file that was
-closed properly is read without even a lock. A backup is compared with its manifest as well.
+Nothing is written, but that a commit to `node.db` that a crash has cut off is rolled back. A file
+whose node runs is read as a guest: in short slices. A file that was closed properly is read without
+even a lock. A backup is compared with its manifest as well.
 """
 
 from __future__ import annotations

@@ -122,12 +122,12 @@ class Checkpointer:
                 if total - done <= _CATCH_UP_PAGES:
                     break
             if self._pages < self._limit:
-                await self._on_writer(_passive)
+                await self._on_writer(partial(_try, apsw.SQLITE_CHECKPOINT_PASSIVE))
             else:
                 await self._restart_without_readers()
         except Exception as error:
-            # A failed checkpoint loses nothing: the log still has every page. The next commit
-            # meets the same disk and decides.
+            # A failed round loses nothing: the log still has every page. Where it is the disk that
+            # fails, the next commit meets that, and decides; in the writer's own round it has.
             _log.warning("a checkpoint of %s failed: %s", self._path, error)
 
     def _round(self, connection: apsw.Connection) -> tuple[int, int]:
@@ -140,7 +140,7 @@ class Checkpointer:
         until_s = trio.current_time() + _HELD_S
         try:
             for attempt in itertools.count(1):
-                if await self._on_writer(_restart):
+                if await self._on_writer(partial(_try, apsw.SQLITE_CHECKPOINT_RESTART)):
                     break
                 if attempt > 1 and trio.current_time() >= until_s:
                     break
@@ -170,14 +170,11 @@ async def _nothing() -> None:
     pass
 
 
-def _passive(connection: apsw.Connection) -> None:
-    connection.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_PASSIVE)
-
-
-def _restart(connection: apsw.Connection) -> bool:
-    """Make sure that the next commit restarts the log; whether no reader prevents it."""
+def _try(mode: int, connection: apsw.Connection) -> bool:
+    """The writer's round: with RESTART the next commit restarts the log. Whether nobody prevents
+    it, and the file has room to grow: neither is the end of a node, whose log has every page."""
     try:
-        connection.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_RESTART)
-    except apsw.BusyError:
+        connection.wal_checkpoint(mode=mode)
+    except (apsw.BusyError, apsw.FullError):
         return False
     return True

@@ -294,9 +294,12 @@ def _translated(path: Path, error: Exception) -> StorageError | None:
     if is_damage(error):
         return CorruptionError(f"{path} is damaged: {in_words(error)}", way_out(path))
     match error:
-        case (
-            apsw.CantOpenError() | apsw.ReadOnlyError() | apsw.PermissionsError() | apsw.BusyError()
-        ):
+        case apsw.BusyError():
+            return DataDirectoryError(
+                f"{path} is locked by another program, which writes it or moves its log",
+                "end that program, then try again",
+            )
+        case apsw.CantOpenError() | apsw.ReadOnlyError() | apsw.PermissionsError():
             return DataDirectoryError(
                 f"{path} cannot be opened: {error}", "check its owner, its mode and the disk"
             )

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
-from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+import sys
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import asynccontextmanager, closing
 from functools import partial
 from pathlib import Path
+from subprocess import PIPE, Popen
 from typing import Any
 
 import apsw
@@ -14,7 +17,7 @@ import pytest
 import trio
 import trio.testing
 
-from hadron.model.errors import CorruptionError, FencedError, StorageError
+from hadron.model.errors import CorruptionError, DataDirectoryError, FencedError, StorageError
 from hadron.node.world import SystemDisk
 from hadron.storage.checkpoint import Checkpointer
 from hadron.storage.database import connect
@@ -25,6 +28,22 @@ DISK = SystemDisk()
 
 _PATIENCE_WRITES = 16_000
 """Of 128 kB: how fast the log's restarts follow is up to the machine; that they follow is not."""
+
+
+CHECKPOINT_LOCK = 121
+"""Of the bytes of a `-shm` file that SQLite locks the one for checkpoints."""
+
+
+@contextlib.contextmanager
+def locked_by_another(path: Path, byte: int) -> Iterator[None]:
+    """Another process has one of SQLite's locks on a file."""
+    code = "import fcntl, sys; f = open(sys.argv[1], 'r+b'); "
+    code += "fcntl.lockf(f, fcntl.LOCK_EX, 1, int(sys.argv[2])); print(flush=True); input()"
+    with Popen([sys.executable, "-c", code, str(path), str(byte)], stdin=PIPE, stdout=PIPE) as it:
+        assert it.stdout is not None
+        it.stdout.readline()
+        yield
+        it.kill()
 
 
 class Host:
@@ -403,3 +422,29 @@ async def test_a_file_that_cannot_be_tidied_up_is_closed_all_the_same(
     writer.connection = failing
     writer.close()
     assert "FullError: no room" in caplog.text
+
+
+async def test_another_program_that_makes_a_checkpoint_ends_no_node(tmp_path: Path) -> None:
+    """It has begun between the rounds in the background and the writer's own."""
+    with contextlib.ExitStack() as others:
+        async with running_host(tmp_path, 1 << 20) as host:
+            rounds = host.checkpointer._round
+
+            def then_somebody_else(connection: apsw.Connection) -> tuple[int, int]:
+                result = rounds(connection)
+                others.enter_context(locked_by_another(Path(f"{host.path}-shm"), CHECKPOINT_LOCK))
+                return result
+
+            host.checkpointer._round = then_somebody_else  # type: ignore[method-assign]
+            await host.checkpointer._checkpoint()
+            assert host.fatal == []
+            await host.run(lambda db: db.execute("INSERT INTO t VALUES(1, NULL)"))
+            others.close()
+
+
+async def test_who_writes_the_file_is_named_as_another_program(tmp_path: Path) -> None:
+    async with running_host(tmp_path, 1 << 20) as host:
+        with closing(connect(host.path)) as other:
+            other.execute("BEGIN IMMEDIATE")
+            with pytest.raises(DataDirectoryError, match="locked by another program"):
+                await host.run(lambda db: db.execute("BEGIN IMMEDIATE"))
