@@ -10,6 +10,7 @@ import contextlib
 import fcntl
 import os
 import threading
+import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -29,6 +30,7 @@ from hadron.storage.database import (
     open_reader,
     transaction,
     translated_errors,
+    translated_os_errors,
 )
 from hadron.storage.tables import make_tables
 
@@ -76,6 +78,11 @@ _DISKS_REMEMBERED: Final = 16
 _BUSY_MS: Final = 500
 """How long a write waits for others who look into the file, a backup for instance. A person may
 look for longer; the writer's thread must not, so what was to be written is refused then."""
+
+_LOOK_S: Final = 0.01
+_LOOKS: Final = 100
+"""How often, and how long after each other, a start tries to lock a directory at which others only
+look: that takes them microseconds."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -258,12 +265,20 @@ def in_use(directory: Path) -> bool:
     except OSError:
         return False
     try:
-        fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        return not _try_lock(file, fcntl.LOCK_SH)
     except OSError:
         return True
     finally:
         os.close(file)
-    return False
+
+
+def _try_lock(file: int, how: int) -> bool:
+    """Whether nobody else's lock is in the way. Raises `OSError` where there are no locks."""
+    try:
+        fcntl.flock(file, how | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
 
 
 @dataclass(frozen=True, slots=True)
@@ -301,16 +316,27 @@ class DirectoryLock:
                 "check its owner, its mode and the disk",
             ) from error
         try:
-            fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError as error:
-            owner = os.pread(self._file, 32, 0).decode(errors="replace").strip() or "unknown"
-            os.close(self._file)
-            raise DataDirectoryError(
-                f"the data directory {directory} is in use by process {owner}",
-                "stop that node first, or give this one another directory",
-            ) from error
-        os.ftruncate(self._file, 0)
-        os.pwrite(self._file, f"{os.getpid()}\n".encode(), 0)
+            with translated_os_errors(self.path):
+                self._take(directory)
+        except BaseException:
+            self.release()
+            raise
+
+    def _take(self, directory: Path) -> None:
+        for _ in range(_LOOKS):
+            if _try_lock(self._file, fcntl.LOCK_EX):
+                os.ftruncate(self._file, 0)
+                os.pwrite(self._file, f"{os.getpid()}\n".encode(), 0)
+                return
+            if not _try_lock(self._file, fcntl.LOCK_SH):
+                break
+            # Nobody has it for himself: somebody looks whether it is in use.
+            time.sleep(_LOOK_S)
+        owner = os.pread(self._file, 32, 0).decode(errors="replace").strip() or "unknown"
+        raise DataDirectoryError(
+            f"the data directory {directory} is in use by process {owner}",
+            "stop that node first, or give this one another directory",
+        )
 
     def release(self) -> None:
         if self._file >= 0:

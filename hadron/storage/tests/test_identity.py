@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+import errno
+import fcntl
 import os
 import re
 import shutil
@@ -15,7 +17,13 @@ from subprocess import PIPE, Popen
 import apsw
 import pytest
 
-from hadron.model.errors import CorruptionError, DataDirectoryError, FencedError, NotReadyError
+from hadron.model.errors import (
+    CorruptionError,
+    DataDirectoryError,
+    FencedError,
+    NotReadyError,
+    StorageError,
+)
 from hadron.model.ids import NO_BALLOT, Ballot
 from hadron.node.world import SystemDisk
 from hadron.storage.database import connect, open_reader
@@ -24,6 +32,7 @@ from hadron.storage.identity import (
     DirectoryLock,
     IdentityFile,
     PeerStart,
+    in_use,
     read_epoch,
 )
 
@@ -212,6 +221,39 @@ class TestDirectoryLock:
             DirectoryLock(tmp_path, DISK)
         lock.release()
         lock.release()
+        DirectoryLock(tmp_path, DISK).release()
+
+    def test_who_only_looks_whether_it_is_in_use_refuses_nobody(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        DirectoryLock(tmp_path, DISK).release()
+        looking = os.open(tmp_path / "node.lock", os.O_RDONLY)
+        fcntl.flock(looking, fcntl.LOCK_SH)
+        monkeypatch.setattr("time.sleep", lambda _: os.close(looking))
+        lock = DirectoryLock(tmp_path, DISK)
+        assert in_use(tmp_path)
+        lock.release()
+        assert not in_use(tmp_path)
+
+    @pytest.mark.parametrize(
+        ("call", "number", "said"),
+        [
+            ("fcntl.flock", errno.ENOLCK, r"node\.lock: No locks available"),
+            ("os.pwrite", errno.ENOSPC, r"the disk of .*node\.lock is full"),
+        ],
+    )
+    def test_what_keeps_it_from_being_locked_is_said_and_nothing_stays_open(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, call: str, number: int, said: str
+    ) -> None:
+        def fail(*_: object) -> None:
+            raise OSError(number, os.strerror(number))
+
+        before = os.listdir("/proc/self/fd")
+        with monkeypatch.context() as patch:
+            patch.setattr(call, fail)
+            with pytest.raises(StorageError, match=said):
+                DirectoryLock(tmp_path, DISK)
+        assert os.listdir("/proc/self/fd") == before
         DirectoryLock(tmp_path, DISK).release()
 
     def test_another_process_holds_it_until_it_dies(self, tmp_path: Path) -> None:
