@@ -32,7 +32,7 @@ def change_rows(
     those whose log rows are trimmed, for `trimmed_only`.
 
     Bodies are favoured, as they are most of a file. The last entry is left alone: what it was
-    cannot be told from the chain, just as damage to the last transaction looks torn (PROTOCOL B4).
+    cannot be told from the chain, just as damage at a log's end looks torn (PROTOCOL B4).
     """
     changed: list[str] = []
     with (

@@ -11,7 +11,8 @@ predecessor's. Its rule needs two things of whoever writes the log: every commit
 the next is written, and after an unclean stop the log is begun anew (new salts) before it is
 continued, or frames of a torn transaction could stand behind a later one.
 
-Left over, and documented: damage in the very last transaction looks torn.
+Left over, and documented: damage that reaches to the log's end looks torn, however many flushed
+commits it takes. That is a bit in the last one, and a log that was cut, or is zeros up to its end.
 """
 
 from __future__ import annotations
