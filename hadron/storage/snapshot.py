@@ -14,7 +14,7 @@ Identity, promises and boot number are in `node.db` and never part of it.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, Final
 
@@ -43,12 +43,14 @@ from hadron.storage.database import (
 )
 from hadron.storage.log import (
     LOG,
+    NO_BODY,
+    chain_of_row,
     first_lsn,
     get_meta,
     get_text,
     hash_body,
+    is_well_formed,
     last_lsn,
-    next_chain,
     position_at,
     set_meta,
 )
@@ -308,22 +310,34 @@ def verify(path: Path, manifest: Manifest, disk: Disk) -> None:
 def chain_end(connection: apsw.Connection) -> LogPosition:
     """Recompute the hash chain over the whole log; returns where it ends.
 
-    Raises `CorruptionError` naming the first entry, or body, that does not fit.
+    Raises `CorruptionError` naming the first entry, or body, that does not fit or is missing.
     """
     start = first_lsn(connection)
     at = position_at(connection, start - 1)
     if at is None:
         raise CorruptionError(f"the log begins at entry {start}, and nothing tells what was before")
-    for lsn, epoch, incarnation, now_ms, command, body_hash, chain, body in _rows(connection):
-        if lsn != at.lsn + 1:
-            raise CorruptionError(f"entry {at.lsn + 1} is missing, the next one is {lsn}")
-        ballot = Ballot(epoch, incarnation)
-        if next_chain(at.chain, ballot, lsn, now_ms, command, body_hash) != chain:
-            raise CorruptionError(f"entry {lsn} does not continue the hash chain")
-        if body and hash_body(body) != body_hash:
-            raise CorruptionError(f"the body of entry {lsn} does not match its hash")
-        at = LogPosition(lsn, ballot, chain)
+    for row in _rows(connection):
+        at = _following(at, row)
     return at
+
+
+def _following(at: LogPosition, row: Sequence[Any]) -> LogPosition:
+    """The position of a row of the log, with its body, which continues `at`. Raises
+    `CorruptionError` when it does not, or has values that no entry has: a page that came from a
+    damaged frame has a checksum that is right."""
+    *logged, body = row
+    lsn, epoch, incarnation, *_, body_hash, chain = logged
+    if lsn != at.lsn + 1:
+        raise CorruptionError(f"entry {at.lsn + 1} is missing, the next one is {lsn}")
+    if not is_well_formed(logged):
+        raise CorruptionError(f"entry {lsn} has values that no entry has")
+    if chain_of_row(at.chain, logged) != chain:
+        raise CorruptionError(f"entry {lsn} does not continue the hash chain")
+    if body is None and body_hash != NO_BODY:
+        raise CorruptionError(f"the body of entry {lsn} is missing")
+    if body and (type(body) is not bytes or hash_body(body) != body_hash):
+        raise CorruptionError(f"the body of entry {lsn} does not match its hash")
+    return LogPosition(lsn, Ballot(epoch, incarnation), chain)
 
 
 def _rows(connection: apsw.Connection) -> Iterator[tuple[Any, ...]]:
@@ -376,22 +390,11 @@ def _append_rows(old: apsw.Connection, new: apsw.Connection, at: LogPosition) ->
     copied = 0
     while rows := _rows_after(old, at.lsn, _ROWS_AT_A_TIME):
         with transaction(new):
-            for lsn, epoch, incarnation, now_ms, command, body_hash, chain, body in rows:
-                ballot = Ballot(epoch, incarnation)
-                right = next_chain(at.chain, ballot, lsn, now_ms, command, body_hash)
-                if lsn != at.lsn + 1 or right != chain:
-                    raise CorruptionError(f"entry {lsn} of the old log does not continue its chain")
-                if body and hash_body(body) != body_hash:
-                    raise CorruptionError(
-                        f"the body of entry {lsn} of the old log does not match its hash"
-                    )
-                new.execute(
-                    f"INSERT INTO {LOG} VALUES(?, ?, ?, ?, ?, ?, ?)",
-                    (lsn, epoch, incarnation, now_ms, command, body_hash, chain),
-                )
-                if body is not None:
-                    new.execute(f"INSERT INTO {BODY} VALUES(?, ?)", (lsn, body))
-                at = LogPosition(lsn, ballot, chain)
+            for row in rows:
+                at = _following(at, row)
+                new.execute(f"INSERT INTO {LOG} VALUES(?, ?, ?, ?, ?, ?, ?)", row[:-1])
+                if row[-1] is not None:
+                    new.execute(f"INSERT INTO {BODY} VALUES(?, ?)", (at.lsn, row[-1]))
         copied += len(rows)
     return copied
 

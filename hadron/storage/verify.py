@@ -128,14 +128,21 @@ class LogCheck:
             if size >= SLICE_BYTES:
                 break
         self._report.bytes += size
+        if not rows and self._next <= self._until < last_lsn(db):
+            self._miss(self._until)
         return not rows or self._next > self._until
+
+    def _miss(self, until: int) -> None:
+        what = f"entries {self._next} to {until} are missing"
+        self._report.add(what, table=LOG, lsn=self._next)
+        self._stored = self._computed = None
+        self._next = until + 1
 
     def _check_row(self, row: tuple[Any, ...]) -> None:
         *logged, body = row
         lsn, report = logged[0], self._report
         if lsn != self._next:
-            report.add(f"entries {self._next} to {lsn - 1} are missing", table=LOG, lsn=self._next)
-            self._stored = self._computed = None
+            self._miss(lsn - 1)
         self._next = lsn + 1
         report.entries += 1
         if not is_well_formed(logged) or not isinstance(body, bytes | None):

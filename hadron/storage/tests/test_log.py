@@ -14,6 +14,7 @@ from hadron.model.errors import CorruptionError
 from hadron.model.ids import EMPTY_LOG, NO_BALLOT, Ballot, LogPosition
 from hadron.storage.database import open_writer, transaction
 from hadron.storage.log import (
+    LOG,
     TABLES,
     Entry,
     Log,
@@ -25,6 +26,8 @@ from hadron.storage.log import (
     set_meta,
     verify_chain,
 )
+from hadron.storage.report import Report
+from hadron.storage.verify import LogCheck, read_slice
 
 BALLOT = Ballot(1, 1)
 
@@ -267,6 +270,21 @@ def test_a_missing_row_is_named_where_it_is_read(
         with pytest.raises(CorruptionError, match="entry 4 is missing") as caught:
             read(db, first, 1 << 30)
         assert caught.value.lsn == 4
+
+
+@pytest.mark.parametrize("first", [1, 3, 6])
+def test_rows_that_are_missing_where_a_pass_ends_are_found(db: apsw.Connection, first: int) -> None:
+    """The log goes on behind the watermark, up to which a running node's is read."""
+    fill(Log(db), 10)
+    db.execute("DELETE FROM hadron_log WHERE lsn BETWEEN ? AND 6", (first,))
+    report = Report()
+    check = LogCheck(report, lambda _entry: "", until_lsn=6)
+    while not read_slice(db, check):
+        pass
+    assert [(each.text, each.lsn) for each in report.problems if each.table == LOG] == [
+        (f"entries {first} to 6 are missing", first)
+    ]
+    assert check.reached_lsn == 6
 
 
 class TestVerifyChain:

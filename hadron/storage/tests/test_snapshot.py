@@ -6,6 +6,7 @@ import json
 import shutil
 import threading
 from collections.abc import Callable
+from contextlib import closing
 from pathlib import Path
 
 import apsw
@@ -141,6 +142,18 @@ class TestTaking:
         source.close()
 
 
+@pytest.mark.parametrize("column", [4, 5, 6, 7])
+def test_bytes_that_a_damaged_frame_calls_a_text_are_no_entrys(tmp_path: Path, column: int) -> None:
+    """Of a text that can be decoded the hash is the same."""
+    with closing(make_database(tmp_path / "a.db", 0)) as db:
+        entry = Log(db).append(BALLOT, 5, b"command", b"body")
+        row = list(snapshot._rows_after(db, 0, 1)[0])
+    assert snapshot._following(EMPTY_LOG, row) == entry.position
+    row[column] = row[column].decode("latin-1")
+    with pytest.raises(CorruptionError):
+        snapshot._following(EMPTY_LOG, row)
+
+
 class TestVerifying:
     def copy(self, tmp_path: Path) -> tuple[Path, Manifest]:
         make_database(tmp_path / "a.db", 50).close()
@@ -161,10 +174,15 @@ class TestVerifying:
     @pytest.mark.parametrize(
         ("damage", "message"),
         [
-            ("UPDATE hadron_log SET chain = x'00' WHERE lsn = 20", "entry 20 does not continue"),
+            ("UPDATE hadron_log SET chain = x'00' WHERE lsn = 20", "values that no entry has"),
+            (
+                "UPDATE hadron_log SET chain = zeroblob(16) WHERE lsn = 20",
+                "entry 20 does not continue",
+            ),
             ("UPDATE hadron_log SET command = x'00' WHERE lsn = 20", "entry 20 does not continue"),
             ("DELETE FROM hadron_log WHERE lsn = 20", "entry 20 is missing"),
             ("UPDATE hadron_body SET bytes = x'00' WHERE lsn = 20", "the body of entry 20"),
+            ("DELETE FROM hadron_body WHERE lsn = 20", "the body of entry 20 is missing"),
             ("DELETE FROM hadron_log WHERE lsn = 50", "ends at entry 49"),
             ("UPDATE hadron_meta SET value = 49 WHERE key = 'applied_lsn'", "has applied_lsn 49"),
             (
