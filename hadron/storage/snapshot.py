@@ -390,11 +390,11 @@ def _append_rows(old: apsw.Connection, new: apsw.Connection, at: LogPosition) ->
     copied = 0
     while rows := _rows_after(old, at.lsn, _ROWS_AT_A_TIME):
         with transaction(new):
-            for row in rows:
-                at = _following(at, row)
-                new.execute(f"INSERT INTO {LOG} VALUES(?, ?, ?, ?, ?, ?, ?)", row[:-1])
-                if row[-1] is not None:
-                    new.execute(f"INSERT INTO {BODY} VALUES(?, ?)", (at.lsn, row[-1]))
+            for lsn, *others, body in rows:
+                at = _following(at, (lsn, *others, body))
+                new.execute(f"INSERT INTO {LOG} VALUES(?, ?, ?, ?, ?, ?, ?)", (lsn, *others))
+                if body is not None:
+                    new.execute(f"INSERT INTO {BODY} VALUES(?, ?)", (lsn, body))
         copied += len(rows)
     return copied
 

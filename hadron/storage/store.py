@@ -208,16 +208,19 @@ class Store:
             undo.callback(self.writer.abandon)
             self.began_unclean = left.unclean
             """Whether the stop before this start was not in order."""
-            self.identity.begin_run(
-                disk.boot_id() if durability == "os" else None, _committed(self.writer.connection)
-            )
-            if not self.forgotten:
-                with translated_os_errors(directory):
-                    generations.clean_up(directory, disk)
+            self._begin_run(disk.boot_id() if durability == "os" else None)
             self._marked_s = clock.monotonic_s()
             self._checkpointer.on_done = self._note_mark
             self._presence = self._watch(has_peers=has_peers)
             undo.pop_all()
+
+    def _begin_run(self, kernel: str | None) -> None:
+        self.identity.begin_run(kernel, _committed(self.writer.connection))
+        # Not before the file is known to be the one that belongs here, nor where it is not: what
+        # this disk has held may be in another generation.
+        if not self.forgotten:
+            with translated_os_errors(self.directory):
+                generations.clean_up(self.directory, self._disk)
 
     def _watch(self, *, has_peers: bool) -> Presence:
         with translated_os_errors(self.directory):
