@@ -55,27 +55,34 @@ def execute(context: Context, command: Command) -> Outcome:
         leadership.check_rules(context, sealed)
     except NoChange as known:
         outcome = Outcome(result=known.result)
-    except HadronError as error:
-        outcome = Outcome(error=error)
     except Exception as error:
-        if isinstance(error, apsw.Error | MemoryError) and not isinstance(error, _REFUSALS):
-            raise
-        # A hole in an `apply`'s own checks. Nothing of the command stays; were it the end of the
-        # node, whoever sends it again would end the next one.
-        name = type(command).__name__
-        _log.exception("%s could not be applied", name)
-        outcome = Outcome(
-            error=HadronError(
-                f"{name} cannot be applied: {error}",
-                "this is a defect of Hadron; the node's log has the details",
-            )
-        )
+        outcome = Outcome(error=_refusal(command, error))
     else:
         db.execute("RELEASE command")
         return Outcome(sealed, result, events=context.events)
     db.execute("ROLLBACK TO command")
     db.execute("RELEASE command")
     return outcome
+
+
+def _refusal(command: Command, error: Exception) -> HadronError:
+    """What `command` was refused with, to be told: one answer for all who apply it, or a leader
+    goes on behind a command that ends a replica at every start (PROTOCOL A1).
+
+    Raises `error` where it is about the file, the disk or memory, and refuses nothing.
+    """
+    if isinstance(error, HadronError):
+        return error
+    if isinstance(error, apsw.Error | MemoryError) and not isinstance(error, _REFUSALS):
+        raise error
+    # A hole in an `apply`'s own checks. Nothing of the command stays; were it the end of the node,
+    # whoever sends it again would end the next one.
+    name = type(command).__name__
+    _log.error("%s could not be applied", name, exc_info=error)
+    return HadronError(
+        f"{name} cannot be applied: {type(error).__name__}: {error}",
+        "this is a defect of Hadron; the node's log has the details",
+    )
 
 
 def check_transaction(db: Database) -> None:
@@ -97,8 +104,10 @@ def execute_logged(context: Context, data: bytes) -> None:
         context.machine.apply(context, command)
     except VersionError:
         raise
-    except (NoChange, HadronError) as error:
+    except Exception as error:
+        known = isinstance(error, NoChange)
+        said = "it was done before" if known else _refusal(command, error).message
         raise DivergedError(
             f"entry {context.lsn} ({type(command).__name__}) was accepted by its leader and is "
-            f"refused here: {error if isinstance(error, HadronError) else 'it was done before'}"
+            f"refused here: {said}"
         ) from error

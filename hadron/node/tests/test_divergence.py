@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from trio.testing import MockClock
 
-from hadron.node.tests.support import make_stream, send
+from hadron.node.tests.support import make_stream, read_all, send
 from hadron.storage import generations
 from hadron.storage.database import open_reader, open_writer
 from hadron.storage.log import set_meta
@@ -48,6 +48,35 @@ async def test_a_replica_whose_tables_differ_is_found_and_takes_a_snapshot(
                 rows.append(db.execute("SELECT * FROM hadron_stream_batch").fetchall())
         assert rows[0] == rows[1] == rows[2]
         assert generations.current_number(nodes.data("n3")) == 0
+
+
+async def test_a_replica_whose_tables_sqlite_refuses_to_change_takes_a_snapshot(
+    tmp_path: Path, clock: MockClock, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A row stands where the next record's goes. The replica's end would be no way out: it meets
+    the entry at every start."""
+    async with running_nodes(tmp_path, 3, settings=SETTINGS) as nodes:
+        await make_stream(nodes)
+        async with nodes.client() as client:
+            await send(client, ["a", "b", "c"])
+            await nodes.wait_in_step()
+            await nodes.crash("n2")
+            with closing(open_writer(nodes.data("n2") / "hadron.db", sync="NORMAL")) as db:
+                db.execute(
+                    "INSERT INTO hadron_stream_batch"
+                    " SELECT stream_id, next_offset, 1, 1, 1, 1, 1, 1, NULL, NULL"
+                    " FROM hadron_stream_partition"
+                )
+            await nodes.start("n2")
+            await send(client, ["d"])
+            await nodes.wait_for(
+                "a snapshot", lambda: generations.current_number(nodes.data("n2")) > 0
+            )
+            await send(client, ["e"])
+            await nodes.wait_in_step()
+            assert await read_all(client) == ["a", "b", "c", "d", "e"]
+        (found,) = [each.message for each in caplog.records if "resyncs" in each.message]
+        assert "UNIQUE constraint failed: hadron_stream_batch" in found
 
 
 async def test_a_leader_whose_tables_differ_leads_with_those_of_another(

@@ -5,9 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import apsw
 import pytest
 
-from hadron.model.errors import CorruptionError, FencedError, StorageError
+from hadron.model.errors import CorruptionError, FencedError, StorageError, VersionError
 from hadron.model.ids import EMPTY_LOG, Ballot
 from hadron.replication import configurations
 from hadron.replication import follower as follower_module
@@ -16,7 +17,7 @@ from hadron.replication.tests.support import FIRST, UUID, follower, make_entries
 from hadron.state.execute import DivergedError, execute_logged
 from hadron.state.features import MACHINE
 from hadron.state.leadership import BeginBallot
-from hadron.state.machine import Context, encode
+from hadron.state.machine import Command, Context, StateMachine, encode
 from hadron.storage.log import LOG, Entry, get_meta, read_commands
 
 SECOND = Ballot(1, 2)
@@ -25,6 +26,19 @@ COMMANDS = [namespace_command(index) for index in range(6)]
 
 def entries(count: int = 6, ballot: Ballot = FIRST) -> list[Entry]:
     return make_entries(EMPTY_LOG, ballot, COMMANDS[:count])
+
+
+def fail_at(monkeypatch: pytest.MonkeyPatch, lsn: int, error: Exception) -> None:
+    """Have the entry's `apply` raise `error`, with half of its work done."""
+    apply = type(MACHINE).apply
+
+    def fails(machine: StateMachine, context: Context, command: Command) -> Any:
+        result = apply(machine, context, command)
+        if context.lsn == lsn:
+            raise error
+        return result
+
+    monkeypatch.setattr(type(MACHINE), "apply", fails)
 
 
 # --- promises -----------------------------------------------------------------------------------
@@ -226,6 +240,33 @@ class TestDivergedTables:
             assert (outcome.match_lsn, outcome.applied_lsn) == (2, 0)
             assert "refused here" in one.log.diverged
             assert one.stored_lsns() == [1, 2]
+
+    @pytest.mark.parametrize(
+        "hole", [apsw.ConstraintError("UNIQUE constraint failed"), KeyError("x"), AssertionError()]
+    )
+    def test_they_refuse_an_entry_by_whatever_a_leader_takes_for_a_refusal(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, hole: Exception
+    ) -> None:
+        with follower(tmp_path) as one:
+            one.promise(FIRST)
+            fail_at(monkeypatch, 2, hole)
+            outcome = one.append(FIRST, entries(3), committed=2)
+            assert (outcome.match_lsn, outcome.applied_lsn) == (3, 0)
+            assert "entry 2 (ApplySchema)" in one.log.diverged
+            assert one.stored_lsns() == [1, 2, 3]
+
+    @pytest.mark.parametrize(
+        "failure", [apsw.IOError("disk"), apsw.FullError("full"), MemoryError(), VersionError("v2")]
+    )
+    def test_what_is_not_about_the_entry_says_nothing_of_them(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, failure: Exception
+    ) -> None:
+        with follower(tmp_path) as one:
+            one.promise(FIRST)
+            fail_at(monkeypatch, 2, failure)
+            with pytest.raises(type(failure)):
+                one.append(FIRST, entries(3), committed=2)
+            assert (one.log.diverged, one.stored_lsns()) == ("", [])
 
 
 @pytest.mark.parametrize("bad", range(3))
