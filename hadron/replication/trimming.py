@@ -146,11 +146,13 @@ class LogTrimmer:
         return release
 
     def _until(self) -> int:
+        # The pins in one step: the loop may add one meanwhile.
+        pins = tuple(self._pins.values())
         return min(
             self._allowed_lsn,
             self._follower.committed_lsn,
             self._follower.applied_lsn,
-            *(lsn - 1 for lsn in self._pins.values()),
+            *(lsn - 1 for lsn in pins),
         )
 
     async def run(self) -> None:
@@ -170,6 +172,9 @@ class LogTrimmer:
                 await trio.lowlevel.checkpoint()
 
     def _trim(self, connection: apsw.Connection) -> None:
+        # Once, and first: this is the writer's thread, and the loop may raise the watermark between
+        # two looks at it.
+        until = self._until()
         # Nobody would miss it, and it is flushed like every commit (PROTOCOL B4): the next one's
         # frames must not reach the disk before its own.
         try:
@@ -177,7 +182,7 @@ class LogTrimmer:
                 # A leader writes its watermark down nowhere else, and it must not be below the
                 # anchor after a restart.
                 set_meta(connection, "committed_lsn", self._follower.committed_lsn)
-                self._store.log.trim(self._until(), max_rows=_SLICE_ROWS)
+                self._store.log.trim(until, max_rows=_SLICE_ROWS)
         except BaseException:
             self._store.log.reload()
             raise

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pytest
 import trio
@@ -13,6 +14,7 @@ from hypothesis import strategies as st
 
 from hadron.model.errors import PeerError, TrimmedError
 from hadron.model.ids import EMPTY_LOG, LogPosition
+from hadron.replication import trimming
 from hadron.replication.feed import find_common
 from hadron.replication.follower import FollowerLog
 from hadron.replication.tests.support import (
@@ -27,7 +29,7 @@ from hadron.replication.tests.support import (
 from hadron.replication.trimming import LogHorizon, LogTrimmer
 from hadron.replication.watermark import Watermark
 from hadron.state.features import MACHINE
-from hadron.storage.log import Entry
+from hadron.storage.log import Entry, set_meta
 
 
 def filled(count: int, *, keep: int, lag: int, size: int = 100) -> LogHorizon:
@@ -184,6 +186,30 @@ def test_a_log_that_is_trimmed_is_known_to_be_committed_up_to_there(tmp_path: Pa
         trimmer._trim(connection)
     with follower(tmp_path) as disk:
         assert (disk.log.anchor.lsn, disk.log.committed_lsn) == (5, 8)
+
+
+def test_a_watermark_that_rises_meanwhile_lets_nothing_go(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The loop raises it while the writer's thread trims: what goes is below what was noted."""
+    entries = make_entries(EMPTY_LOG, FIRST, [namespace_command(number) for number in range(10)])
+    with follower(tmp_path) as disk:
+        disk.promise(FIRST)
+        disk.append(FIRST, entries, committed=2, member_of=UUID)
+        connection, log = disk.store.writer.connection, disk.log
+        log.apply_all(connection)
+        log._watermark.rise(5)
+
+        def note_and_rise(*noted: Any) -> None:
+            set_meta(*noted)
+            log._watermark.rise(8)
+
+        monkeypatch.setattr(trimming, "set_meta", note_and_rise)
+        trimmer = LogTrimmer(disk.store, log, disk.store.readers.heal)
+        trimmer.allow(8)
+        trimmer._trim(connection)
+    with follower(tmp_path) as disk:
+        assert (disk.log.anchor.lsn, disk.log.committed_lsn) == (5, 5)
 
 
 def test_a_trim_is_flushed_as_every_commit_is(
