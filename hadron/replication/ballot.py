@@ -266,12 +266,13 @@ class Candidate:
             counts_self=identity.is_member,
         )
         needed = await self._check_log(promised, voters, counts_self=identity.is_member)
-        stopped = await self._on_writer(self._apply_all_and_join(uuid, identity.is_member))
-        if stopped is not None:
-            raise stopped
-        # While logs were compared, say: its disk counts for that leader now (PROTOCOL B1).
-        if (promised_since := self._store.identity.current.promised) != ballot:
-            raise PeerError(f"this node has promised ballot {promised_since} meanwhile")
+        apply_and_join = self._apply_and_join(ballot, uuid, identity.is_member)
+        while not (outcome := await self._on_writer(apply_and_join)):
+            pass
+        if isinstance(outcome, HadronError):
+            raise outcome
+        if (outbid := self._outbid(ballot)) is not None:
+            raise outbid
         older = tuple(known for known in needed if known.epoch != ballot.epoch)
         return Won(ballot, uuid, self._stamps, older, begins_epoch=len(older) == len(needed))
 
@@ -439,23 +440,37 @@ class Candidate:
             self._store.log.reload()
             raise
 
-    def _apply_all_and_join(
-        self, uuid: bytes, was_member: bool
-    ) -> Callable[[apsw.Connection], HadronError | None]:
-        def job(db: apsw.Connection) -> HadronError | None:
+    def _apply_and_join(
+        self, ballot: Ballot, uuid: bytes, was_member: bool
+    ) -> Callable[[apsw.Connection], bool | HadronError]:
+        """A job that applies a slice of the log; it returns whether all is applied and this disk
+        counts, or what ends the ballot."""
+
+        def job(db: apsw.Connection) -> bool | HadronError:
             if was_member and not self._store.identity.current.is_member:
                 # It was counted, and its log compared, as one that remembers (PROTOCOL B3).
                 return PeerError("this disk was found to be an old copy meanwhile")
+            if (outbid := self._outbid(ballot)) is not None:
+                # What was not applied yet, that leader may drop.
+                return outbid
             try:
-                self._follower.apply_all(db)
+                if not self._follower.apply_ahead(db):
+                    return False
             except DivergedError as error:
                 # A snapshot helps. Raised here, it would end the process as a failed disk does:
                 # before the snapshot has come, at every start.
                 return error
             self._store.identity.become_member(uuid)
-            return None
+            return True
 
         return job
+
+    def _outbid(self, ballot: Ballot) -> PeerError | None:
+        """While logs were compared, say: its disk counts for that leader now (PROTOCOL B1)."""
+        promised = self._store.identity.current.promised
+        if promised == ballot:
+            return None
+        return PeerError(f"this node has promised ballot {promised} meanwhile")
 
     async def _own_position(self, lsn: int) -> LogPosition | None:
         return await self._store.readers.run(lambda db: position_at(db, lsn))

@@ -96,6 +96,10 @@ class FeedHost(Protocol):
 
     def peer_persisted(self, name: str, match_lsn: int, applied_lsn: int) -> None: ...
 
+    def notice(self) -> None:
+        """A peer may be due a notice (`Feed.notice_due`)."""
+        ...
+
     def peer_space(self, name: str, *, is_low: bool) -> None:
         """Whether the peer's disk has no room for ordinary writes."""
         ...
@@ -134,6 +138,8 @@ class Feed:
         self._next = match.lsn + 1
         self._previous = match
         self._committed_sent = 0
+        self._is_behind = False
+        """The peer had something left to apply when it answered last."""
         self.sent = 0
         """Messages sent so far."""
         self._wanted = trio.Event()
@@ -177,8 +183,9 @@ class Feed:
 
     @property
     def notice_due(self) -> bool:
-        """Whether the peer has everything, but was last told of a lower watermark."""
-        return self.is_live and self._committed_sent < self._host.committed_lsn
+        """Whether the peer has everything, but was last told of a lower watermark, or has not
+        applied all of what it was told: of a long tail it applies a slice each time."""
+        return self.is_live and (self._is_behind or self._committed_sent < self._host.committed_lsn)
 
     async def run(self) -> None:
         """Keep the peer fed until the connection ends or the peer refuses; raises why."""
@@ -243,6 +250,7 @@ class Feed:
         message.committed_lsn = committed
         message.trim_lsn = self._host.trim_lsn
         self._committed_sent = committed
+        self._is_behind = False
         self.sent += 1
         message.grant_membership = bool(self._grant)
         message.replica_set_uuid = self._grant
@@ -253,6 +261,10 @@ class Feed:
         def answered(answer: Any, _attachment: memoryview) -> None:
             self._in_flight_bytes -= size
             self._on_answer(answer)
+            # Tables that have diverged have applied nothing, and will not.
+            if 0 < answer.applied_lsn < min(committed, answer.match_lsn):
+                self._is_behind = True
+                self._host.notice()
             if granted and answer.outcome == _PERSISTED:
                 self._host.peer_granted(self.name)
             if on_answer is not None and self._failure is None:

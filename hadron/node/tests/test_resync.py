@@ -26,11 +26,12 @@ from hadron.node.tests.support import (
     produce,
 )
 from hadron.node.world import SystemDisk
-from hadron.replication import fetching, resync, snapshots
+from hadron.replication import fetching, follower, resync, snapshots
+from hadron.replication.follower import FollowerLog
 from hadron.state import machine
 from hadron.state.features import MACHINE
 from hadron.state.streams.partitions import AppendBatch
-from hadron.storage import generations
+from hadron.storage import generations, snapshot
 from hadron.storage.database import open_reader, open_writer, transaction
 from hadron.storage.log import Log, drop_bodies, get_meta, last_lsn, set_meta
 from hadron.testing.nodes import Nodes, running_nodes
@@ -570,6 +571,38 @@ def isolate_old_log(nodes: Nodes) -> None:
             ).fetchone()
             with transaction(database):
                 log.append(Ballot(1, 2), log.last_ms, started[0], b"")
+
+
+async def test_a_tail_that_a_copy_has_brought_along_is_applied_in_slices(
+    tmp_path: Path, clock: MockClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A large copy takes minutes, and the log goes on: a replica that applies that in one go is
+    silent for so long that it is cut off. Nobody writes anything more here."""
+    slices: list[int] = []
+    apply_some = FollowerLog._apply_some
+
+    def counted(self: FollowerLog, *given: Any, **named: Any) -> None:
+        before = self.applied_lsn
+        apply_some(self, *given, **named)
+        slices.append(self.applied_lsn - before)
+
+    async with running_nodes(tmp_path, 3) as nodes:
+        await make_stream(nodes)
+        path, copy = nodes.data("n2") / "hadron.db", tmp_path / "copy.db"
+        await nodes.wait_in_step()
+        base = snapshot.take(path, copy, SystemDisk())
+        await load(nodes, 300, b"x")
+        await nodes.wait_in_step()
+        await nodes.crash("n2")
+        assert snapshot.copy_tail(path, copy, base, SystemDisk()) >= 300
+        copy.replace(path)
+        monkeypatch.setattr(follower, "_APPLIED_AT_ONCE", 80)
+        monkeypatch.setattr(FollowerLog, "_apply_some", counted)
+        await nodes.start("n2")
+        await nodes.wait_in_step()
+        await assert_equal(nodes)
+    assert sum(slices) >= 300
+    assert max(slices) <= 40
 
 
 async def test_tables_that_refuse_an_entry_are_replaced(

@@ -40,6 +40,7 @@ class Host:
         self.trim_lsn = 0
         self.persisted: dict[str, int] = {}
         self.granted: list[str] = []
+        self.notices = 0
         self.low: dict[str, bool] = {}
         self.fenced_by: list[Ballot] = []
         self.reads = 0
@@ -76,6 +77,9 @@ class Host:
     def peer_persisted(self, name: str, match_lsn: int, applied_lsn: int) -> None:
         self.persisted[name] = match_lsn
 
+    def notice(self) -> None:
+        self.notices += 1
+
     def peer_space(self, name: str, *, is_low: bool) -> None:
         self.low[name] = is_low
 
@@ -102,6 +106,8 @@ class Peer:
         self.promised = FIRST
         self.hold = False
         self.stores_nothing = False
+        self.applied = 0
+        self.applies_at_once = 1 << 20
         self._held: list[tuple[AnyCall, replication_pb2.AppendResponse]] = []
 
     def append(self, call: AnyCall, request: Any, attachment: memoryview) -> None:
@@ -117,6 +123,8 @@ class Peer:
             self.entries += unpack(request.entries, attachment)
             self.committed = request.committed_lsn
             answer.match_lsn = len(self.entries)
+            committed = min(self.committed, answer.match_lsn)
+            self.applied = answer.applied_lsn = min(self.applied + self.applies_at_once, committed)
         if self.hold:
             self._held.append((call, answer))
         else:
@@ -182,6 +190,36 @@ async def test_a_peer_that_stores_nothing_gets_notices_only(clock: MockClock) ->
         await wait_all_tasks_blocked()
         assert len(world.peer.entries) == 4
         assert not world.ended
+
+
+async def test_a_peer_that_applies_in_slices_is_told_until_it_is_done(clock: MockClock) -> None:
+    host = Host()
+    async with feeding(host) as world:
+        world.peer.applies_at_once = 2
+        host.write(world.feed, 5)
+        await wait_all_tasks_blocked()
+        assert not world.feed.notice_due
+        host.committed_lsn = 5
+        for applied in (2, 4, 5):
+            assert world.feed.notice_due
+            world.feed.send_notice()
+            assert not world.feed.notice_due, "it may be done with this one"
+            await wait_all_tasks_blocked()
+            assert world.peer.applied == applied
+        assert not world.feed.notice_due
+        assert host.notices == 2
+
+
+async def test_tables_that_have_diverged_are_waited_for_by_nobody(clock: MockClock) -> None:
+    host = Host()
+    async with feeding(host) as world:
+        world.peer.applies_at_once = 0
+        host.write(world.feed, 5)
+        host.committed_lsn = 5
+        world.feed.send_notice()
+        await wait_all_tasks_blocked()
+        assert not world.feed.notice_due
+        assert not host.notices
 
 
 async def test_live_groups_leave_at_once_and_cost_no_reads(autojump_clock: MockClock) -> None:

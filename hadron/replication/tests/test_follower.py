@@ -215,7 +215,7 @@ class TestDivergedTables:
             one.log.on_diverged = told.append
             one.promise(FIRST)
             one.append(FIRST, entries(4), committed=2)
-            one.log.apply_all(one.store.writer.connection)  # as a leader does
+            one.log.apply_ahead(one.store.writer.connection)  # as a leader does
             one.promise(SECOND)
             other = make_entries(entries(3)[-1].position, SECOND, COMMANDS[3:5])
             outcome = one.append(SECOND, other, after=entries(3)[-1].position, committed=5)
@@ -230,7 +230,7 @@ class TestDivergedTables:
             assert one.append(SECOND, more, after=other[-1].position, committed=6).match_lsn == 6
             assert one.log.applied_lsn == 0
             with pytest.raises(DivergedError, match="cannot lead with the tables"):
-                one.log.apply_all(one.store.writer.connection)
+                one.log.apply_ahead(one.store.writer.connection)
 
     def test_an_entry_that_they_refuse_does_not_stop_the_log(self, tmp_path: Path) -> None:
         with follower(tmp_path) as one:
@@ -335,8 +335,62 @@ def test_applying_everything_says_nothing_about_what_is_committed(tmp_path: Path
     with follower(tmp_path) as one:
         one.promise(FIRST)
         one.append(FIRST, entries(4), committed=1)
-        one.log.apply_all(one.store.writer.connection)
+        one.log.apply_ahead(one.store.writer.connection)
         assert (one.log.applied_lsn, one.log.committed_lsn) == (4, 1)
+
+
+class TestLongTails:
+    """What a copy has brought along, say: nothing waits for all of it at once (PROTOCOL F3)."""
+
+    COUNT = 3_000
+    AT_ONCE = follower_module._APPLIED_AT_ONCE // 2
+    """Each of these entries changes a row at least."""
+
+    def test_a_notice_applies_a_slice(self, tmp_path: Path) -> None:
+        tail = long_tail(self.COUNT)
+        with follower(tmp_path) as one:
+            one.promise(FIRST)
+            one.append(FIRST, tail)
+            before, slices = 0, 0
+            while before < self.COUNT:
+                outcome = one.append(
+                    FIRST, [], after=tail[-1].position, committed=self.COUNT, member_of=UUID
+                )
+                assert (outcome.match_lsn, one.log.committed_lsn) == (self.COUNT, self.COUNT)
+                assert 0 < outcome.applied_lsn - before <= self.AT_ONCE
+                before, slices = outcome.applied_lsn, slices + 1
+            assert slices >= 3
+        with follower(tmp_path) as one:
+            assert (one.log.applied_lsn, one.log.committed_lsn) == (self.COUNT, self.COUNT)
+
+    def test_it_gets_no_longer_however_much_an_append_brings(self, tmp_path: Path) -> None:
+        """Else tables fall behind a leader that is busy, for as long as it is."""
+        half = 2 * self.AT_ONCE
+        tail = long_tail(2 * half)
+        with follower(tmp_path) as one:
+            one.promise(FIRST)
+            one.append(FIRST, tail[:half])
+            outcome = one.append(
+                FIRST, tail[half:], after=tail[half - 1].position, committed=2 * half
+            )
+            assert half <= outcome.applied_lsn < 2 * half
+
+    def test_a_leader_to_be_lets_others_in_between(self, tmp_path: Path) -> None:
+        with follower(tmp_path) as one:
+            one.promise(FIRST)
+            one.append(FIRST, long_tail(self.COUNT), committed=7)
+            connection = one.store.writer.connection
+            before = one.log.applied_lsn
+            while not one.log.apply_ahead(connection):
+                assert not connection.in_transaction
+                assert 0 < one.log.stored_applied_lsn - before <= self.AT_ONCE
+                before = one.log.stored_applied_lsn
+            assert before >= self.AT_ONCE
+            assert (one.log.stored_applied_lsn, one.log.committed_lsn) == (self.COUNT, 7)
+
+
+def long_tail(count: int) -> list[Entry]:
+    return make_entries(EMPTY_LOG, FIRST, map(namespace_command, range(count)))
 
 
 # --- configurations -----------------------------------------------------------------------------

@@ -179,7 +179,7 @@ def test_a_log_that_is_trimmed_is_known_to_be_committed_up_to_there(tmp_path: Pa
         disk.promise(FIRST)
         disk.append(FIRST, entries, committed=2, member_of=UUID)
         connection, log = disk.store.writer.connection, disk.log
-        log.apply_all(connection)
+        log.apply_ahead(connection)
         log._watermark.rise(8)
         trimmer = LogTrimmer(disk.store, log, disk.store.readers.heal)
         trimmer.allow(5)
@@ -197,7 +197,7 @@ def test_a_watermark_that_rises_meanwhile_lets_nothing_go(
         disk.promise(FIRST)
         disk.append(FIRST, entries, committed=2, member_of=UUID)
         connection, log = disk.store.writer.connection, disk.log
-        log.apply_all(connection)
+        log.apply_ahead(connection)
         log._watermark.rise(5)
 
         def note_and_rise(*noted: Any) -> None:

@@ -89,8 +89,8 @@ plant(
     "a replica applies entries when it receives them; there is no undo",
     Edit(
         "replication.follower:FollowerLog._begin_write",
-        "committed if until is None else until",
-        "self._log.head.lsn",
+        "connection, until, at_least",
+        "connection, self._log.head.lsn, at_least",
     ),
     scenarios=("replica-with-a-lost-claim",),
 )
@@ -165,7 +165,7 @@ plant(
     "old copy leads by the ballot in which it is told",
     "a candidate joins by the promises that it has, whatever it has heard of its disk since",
     Edit(
-        "replication.ballot:Candidate._apply_all_and_join",
+        "replication.ballot:Candidate._apply_and_join",
         "was_member and not self._store.identity.current.is_member",
         "False",
     ),

@@ -30,7 +30,8 @@ from hadron.replication.membership import Membership
 from hadron.sim.rooms.log_disks import MACHINE, SET, Disk, NotNextError, Put, PutSoon, Was, puts_of
 from hadron.sim.rooms.log_members import Life, tuning_of
 from hadron.sim.rooms.log_wires import Wire
-from hadron.sim.rooms.played import Played
+from hadron.sim.rooms.played import Played, innermost
+from hadron.sim.runs.small_limits import limited
 from hadron.storage.bodies import BODY
 from hadron.storage.log import LOG, NO_BODY, Log, get_meta
 
@@ -75,6 +76,7 @@ class World:
     def __init__(self, seed: int) -> None:
         self.chance = random.Random(f"logs/{seed}")
         self.random = SimRandom(f"logs/{seed}/lives")
+        self.applied_at_once = random.Random(f"logs/{seed}/limits").choice((1, 7, 2_048))
         chance = self.chance
         size = chance.choice((3, 3, 3, 5, 4, 2))
         self.names = [f"n{number}" for number in range(1, size + 1)]
@@ -581,20 +583,11 @@ def play(seed: int) -> Played:
     world = World(seed)
     trace = Trace()
     try:
-        run_seeded(seed, lambda _time: world.run(), trace)
+        with limited({"applied at once": world.applied_at_once}):
+            run_seeded(seed, lambda _time: world.run(), trace)
     except Exception as error:  # a bug may break anything
-        said = str(error) if isinstance(error, StuckError) else _innermost(error)
+        said = str(error) if isinstance(error, StuckError) else innermost(error)
         world.complain("raised", said[:300])
     found.complaints, found.steps = world.complaints, world.steps
     found.digest = trace.hexdigest()
     return found
-
-
-def _innermost(error: BaseException) -> str:
-    while isinstance(error, BaseExceptionGroup):
-        error = error.exceptions[0]
-    frame, where = error.__traceback__, ""
-    while frame is not None:
-        where = f"{frame.tb_frame.f_code.co_filename.rpartition('/')[2]}:{frame.tb_lineno}"
-        frame = frame.tb_next
-    return f"{type(error).__name__}: {error} at {where}"

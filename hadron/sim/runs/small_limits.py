@@ -32,7 +32,7 @@ class Limit:
 
 LIMITS: Final = {
     # The log, and who follows it.
-    "applied at once": Limit(("replication.follower:_APPLY_AT_ONCE",), (1, 3)),
+    "applied at once": Limit(("replication.follower:_APPLIED_AT_ONCE",), (1, 7)),
     "commands of a commit": Limit(
         ("partition.lines:GROUP_COMMIT_COMMANDS", "replication.appends:GROUP_COMMIT_COMMANDS"),
         (1, 2, 5),
@@ -142,6 +142,7 @@ LIMITS: Final = {
     "decisions read at once": Limit(("transactions.driver:_PAGE",), (1, 3)),
     "records of all groups in order by key": Limit(("delivery.keys:MAX_ORDERED",), (1, 6)),
     "of one group in any case": Limit(("delivery.keys:LEAST_ORDERED",), (1, 3)),
+    "commands read at once": Limit(("replication.follower:_READ_AT_ONCE",), (1, 3)),
 }
 
 ROOM_LIMITS: Final = {

@@ -40,17 +40,19 @@ async def append_that_is_rolled_back_while_others_come(play: Play) -> None:
     follower, failed = world.node("n2").member._follower, 0
 
     def fails_at_times(original: Callable[..., None]) -> Callable[..., None]:
-        def apply_until(log: FollowerLog, connection: apsw.Connection, committed: int) -> None:
+        def apply_some(
+            log: FollowerLog, connection: apsw.Connection, committed: int, *, at_least: int
+        ) -> None:
             nonlocal failed
-            original(log, connection, committed)
+            original(log, connection, committed, at_least=at_least)
             has_more = log._log.head.lsn > committed
             if log is follower and has_more and failed < 5 and world.random.random() < 0.2:
                 failed += 1
                 raise damaged_entry(committed, f"entry {committed} cannot be read this time")
 
-        return apply_until
+        return apply_some
 
-    with wrapped(FollowerLog, _apply_until=fails_at_times):
+    with wrapped(FollowerLog, _apply_some=fails_at_times):
         async with trio.open_nursery() as nursery:
             for number in range(8):
                 nursery.start_soon(_publish_some, play, f"c{number}")

@@ -40,7 +40,7 @@ class HearsLogs:
                 {
                     "promise": self.promises,
                     "prepare_append": self.appends,
-                    "apply_all": self.applies_all,
+                    "apply_ahead": self.applies_ahead,
                 },
             ),
             (Feed, {"_on_answer": self.hears_answers, "offer": self.offers}),
@@ -107,14 +107,14 @@ class HearsLogs:
             mark = self._known.ballots.marks.get((view.replica_set, host.ballot))
             self._known.feeds.looked_at(feed, mark)
 
-    def applies_all(self, original: Any) -> Any:
-        def apply_all(follower: FollowerLog, connection: apsw.Connection) -> None:
+    def applies_ahead(self, original: Any) -> Any:
+        def apply_ahead(follower: FollowerLog, connection: apsw.Connection) -> Any:
             view = self._known.by_part.get(follower)
             if view is not None:
                 view.is_ahead = True
-            original(follower, connection)
+            return original(follower, connection)
 
-        return apply_all
+        return apply_ahead
 
     def trims(self, original: Any) -> Any:
         def trim(log: Log, until_lsn: int, *, max_rows: int) -> None:
