@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import logging
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Final
 
@@ -24,7 +25,7 @@ from hadron.model.ports import Disk
 from hadron.storage.checksums import RESERVED_BYTES
 from hadron.storage.database import PAGE_BYTES
 from hadron.storage.identity import LastStop
-from hadron.storage.wal_scan import HEADER_BYTES, Verdict, latest_pages, scan_wal
+from hadron.storage.wal_scan import HEADER_BYTES, Slices, Verdict, latest_pages, scan_wal
 
 _log = logging.getLogger(__name__)
 
@@ -64,7 +65,7 @@ def examine(path: Path, disk: Disk, stop: LastStop, *, was_member: bool) -> Afte
         # flushes the log before it copies from it).
         return Aftermath(True, "the machine was started anew, and commits were not flushed")
     wal = Path(f"{path}-wal")
-    data = disk.read_at(wal, 0, wal.stat().st_size) if wal.exists() else b""
+    data = Slices(partial(disk.read_at, wal), wal.stat().st_size if wal.exists() else 0)
     if len(data) < HEADER_BYTES:
         gone = f"{wal} is gone, though the node was not stopped in order" if unclean else ""
         return Aftermath(unclean, gone, is_unusable=unclean)
@@ -76,16 +77,15 @@ def examine(path: Path, disk: Disk, stop: LastStop, *, was_member: bool) -> Afte
     return Aftermath(unclean, f"{wal} is damaged: {scan.reason}", is_unusable=True)
 
 
-def _is_copied(path: Path, disk: Disk, wal: bytes, *, or_empty: bool) -> bool:
+def _is_copied(path: Path, disk: Disk, wal: Slices, *, or_empty: bool) -> bool:
     """Whether the file has every page of its log: so it has when the log was being begun anew."""
-    pages = latest_pages(wal, PAGE_BYTES)
-    if not pages:
-        return or_empty
     summed = PAGE_BYTES - RESERVED_BYTES
-    return all(
-        disk.read_at(path, (number - 1) * PAGE_BYTES, summed) == content[:summed]
-        for number, content in pages.items()
-    )
+    is_empty = True
+    for number, content in latest_pages(wal, PAGE_BYTES):
+        is_empty = False
+        if disk.read_at(path, (number - 1) * PAGE_BYTES, summed) != content[:summed]:
+            return False
+    return or_empty or not is_empty
 
 
 def set_aside(path: Path, directory: Path, disk: Disk) -> None:

@@ -33,7 +33,7 @@ from hadron.storage.bodies import BODY
 from hadron.storage.checksums import RESERVED_BYTES
 from hadron.storage.database import PAGE_BYTES
 from hadron.storage.log import LOG, Entry, hash_body
-from hadron.storage.wal_scan import LiveFrames
+from hadron.storage.wal_scan import LiveFrames, Slices
 
 _USABLE: Final = PAGE_BYTES - RESERVED_BYTES
 _MAX_LOCAL: Final = _USABLE - 35
@@ -87,8 +87,8 @@ class Mending:
         self._known = known
         wal = Path(f"{path}-wal")
         self._wal_path = wal
-        data = disk.read_at(wal, 0, wal.stat().st_size) if wal.exists() else b""
-        self._frames = LiveFrames(data, PAGE_BYTES)
+        size = wal.stat().st_size if wal.exists() else 0
+        self._frames = LiveFrames(Slices(partial(disk.read_at, wal), size), PAGE_BYTES)
         # No reader that begins looks at a frame that was copied, though it stands there until the
         # log has begun anew.
         frames, copied = db.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_NOOP)

@@ -5,11 +5,13 @@ crash in the middle of a COMMIT from a bit that flipped in what was fsynced long
 behind the bad one tell. A transaction is written only after the one before it was fsynced, so a
 good frame *behind a later commit* means that what is bad was on the disk once.
 
-Pure: it is given the file's bytes. The format is SQLite's (sqlite.org/fileformat2.html, section 4):
-a header of 32 bytes, then frames of 24 bytes and a page. Every frame's checksum is seeded with its
-predecessor's. Its rule needs two things of whoever writes the log: every commit is fsynced before
-the next is written, and after an unclean stop the log is begun anew (new salts) before it is
-continued, or frames of a torn transaction could stand behind a later one.
+Pure: it is given the file's bytes, or `Slices` of a file that may be long: a log cannot restart
+while a copy of the database is made. Of either it keeps nothing for each frame. The format is
+SQLite's (sqlite.org/fileformat2.html, section 4): a header of 32 bytes, then frames of 24 bytes and
+a page. Every frame's checksum is seeded with its predecessor's. Its rule needs two things of
+whoever writes the log: every commit is fsynced before the next is written, and after an unclean
+stop the log is begun anew (new salts) before it is continued, or frames of a torn transaction could
+stand behind a later one.
 
 Left over, and documented: damage that reaches to the log's end looks torn, however many flushed
 commits it takes. That is a bit in the last one, and a log that was cut, or is zeros up to its end.
@@ -18,10 +20,11 @@ commits it takes. That is a bit in the last one, and a log that was cut, or is z
 from __future__ import annotations
 
 import enum
+import operator
 import struct
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, Protocol
 
 HEADER_BYTES: Final = 32
 FRAME_HEADER_BYTES: Final = 24
@@ -32,8 +35,42 @@ _HEADER: Final = struct.Struct(">8I")
 _FRAME: Final = struct.Struct(">6I")
 _MASK: Final = 0xFFFFFFFF
 
+_SLICE_BYTES: Final = 1 << 20
+_BEHIND_BYTES: Final = 64 << 10
+"""Of a slice, before what was asked for: frames are compared with the one before."""
+
 Checksum = tuple[int, int]
 Salts = tuple[int, int]
+
+
+class Data(Protocol):
+    """What a log holds; `bytes` are."""
+
+    def __len__(self) -> int: ...
+
+    def __getitem__(self, at: slice, /) -> bytes: ...
+
+
+class Slices:
+    """The bytes of a file that nobody changes meanwhile, of which one slice is in memory."""
+
+    def __init__(self, read: Callable[[int, int], bytes], size: int) -> None:
+        """`read`: told (offset, size), as `ports.Disk.read_at` of the file."""
+        self._read = read
+        self._size = size
+        self._begin = 0
+        self._slice = b""
+
+    def __len__(self) -> int:
+        return self._size
+
+    def __getitem__(self, at: slice, /) -> bytes:
+        begin, end, _ = at.indices(self._size)
+        if not self._begin <= begin <= end <= self._begin + len(self._slice):
+            self._slice = b""
+            self._begin = max(0, begin - _BEHIND_BYTES)
+            self._slice = self._read(self._begin, max(_SLICE_BYTES, end - self._begin))
+        return self._slice[begin - self._begin : end - self._begin]
 
 
 class Verdict(enum.Enum):
@@ -77,7 +114,7 @@ _BAD_HEADER: Final = WalScan(
 )
 
 
-def scan_wal(data: bytes, page_bytes: int) -> WalScan:
+def scan_wal(data: Data, page_bytes: int) -> WalScan:
     """Judge the bytes of a write-ahead log.
 
     Args:
@@ -85,7 +122,7 @@ def scan_wal(data: bytes, page_bytes: int) -> WalScan:
     """
     if len(data) < HEADER_BYTES:
         return WalScan(Verdict.CLEAN if not data else Verdict.TORN_TAIL, 0)
-    header = _HEADER.unpack_from(data)
+    header = _HEADER.unpack(data[:HEADER_BYTES])
     magic, _version, header_page_bytes, _sequence, *rest = header
     salts, stored = (rest[0], rest[1]), (rest[2], rest[3])
     if magic not in (_LITTLE, _BIG):
@@ -96,35 +133,35 @@ def scan_wal(data: bytes, page_bytes: int) -> WalScan:
     return _Frames(data, page_bytes, order).judge(salts, stored)
 
 
-def latest_pages(data: bytes, page_bytes: int) -> dict[int, bytes]:
-    """The pages of all whole transactions, as the last of them left each, whatever the header says.
+def latest_pages(data: Data, page_bytes: int) -> Iterator[tuple[int, bytes]]:
+    """(number, content) of the pages of all whole transactions, as the last of them left each,
+    whatever the header says.
 
     Where all of these stand in the database file already, losing the log loses nothing.
     """
     frames = _Frames(data, page_bytes, _order_of(data, page_bytes))
-    pages: dict[int, bytes] = {}
     if not len(frames):
-        return pages
+        return
     last = max(
         (index for index in frames.generation(frames[0].salts) if frames[index].commit_pages),
         default=-1,
     )
-    for index in range(last + 1):
-        pages[frames[index].page] = frames.content(index)
-    return pages
+    latest = {frames[index].page: index for index in range(last + 1)}
+    for number, index in sorted(latest.items(), key=operator.itemgetter(1)):
+        yield number, frames.content(index)
 
 
 class LiveFrames:
     """The frames that readers of a live log find: those of the present generation, up to its last
     whole transaction."""
 
-    def __init__(self, data: bytes, page_bytes: int) -> None:
+    def __init__(self, data: Data, page_bytes: int) -> None:
         self._page_bytes = page_bytes
         self.latest: dict[int, int] = {}
         """The last frame of each page."""
         if len(data) < HEADER_BYTES:
             return
-        magic, _, _, _, *rest = _HEADER.unpack_from(data)
+        magic, _, _, _, *rest = _HEADER.unpack(data[:HEADER_BYTES])
         self._frames = _Frames(data, page_bytes, "<" if magic == _LITTLE else ">")
         self._seed = rest[2], rest[3]
         pages: dict[int, int] = {}
@@ -150,7 +187,7 @@ class LiveFrames:
         return self._frames.checksum(index, seed, content=content) == self._frames[index].stored
 
 
-def _order_of(data: bytes, page_bytes: int) -> str:
+def _order_of(data: Data, page_bytes: int) -> str:
     """The byte order of the checksums, for which any frame fits its predecessor."""
     for order in "<>":
         frames = _Frames(data, page_bytes, order)
@@ -162,24 +199,20 @@ def _order_of(data: bytes, page_bytes: int) -> str:
 class _Frames:
     """The frames of a log, by their index; the first is 0."""
 
-    def __init__(self, data: bytes, page_bytes: int, order: str) -> None:
+    def __init__(self, data: Data, page_bytes: int, order: str) -> None:
         self._data = data
         self._page_bytes = page_bytes
         self._step = FRAME_HEADER_BYTES + page_bytes
         self._order = order
-        self._known: dict[int, Frame] = {}
 
     def __len__(self) -> int:
         return (len(self._data) - HEADER_BYTES) // self._step
 
     def __getitem__(self, index: int) -> Frame:
-        known = self._known.get(index)
-        if known is None:
-            numbers = _FRAME.unpack_from(self._data, self._start(index))
-            page, commit_pages, salt_1, salt_2, sum_1, sum_2 = numbers
-            known = Frame(page, commit_pages, (salt_1, salt_2), (sum_1, sum_2))
-            self._known[index] = known
-        return known
+        start = self._start(index)
+        numbers = _FRAME.unpack(self._data[start : start + FRAME_HEADER_BYTES])
+        page, commit_pages, salt_1, salt_2, sum_1, sum_2 = numbers
+        return Frame(page, commit_pages, (salt_1, salt_2), (sum_1, sum_2))
 
     def _start(self, index: int) -> int:
         return HEADER_BYTES + index * self._step
@@ -197,8 +230,8 @@ class _Frames:
         first = head or self._data[start : start + 8]
         return _sum(content or self.content(index), _sum(first, seed, self._order), self._order)
 
-    def generation(self, salts: Salts) -> Iterator[int]:
-        return (index for index in range(len(self)) if self[index].salts == salts)
+    def generation(self, salts: Salts, since: int = 0) -> Iterator[int]:
+        return (index for index in range(since, len(self)) if self[index].salts == salts)
 
     def fits(self, index: int) -> bool:
         """Whether the frame validates when seeded with what its predecessor has stored."""
@@ -221,7 +254,7 @@ class _Frames:
                 "transaction, is"
             )
             return WalScan(Verdict.DAMAGED, whole, reason)
-        begun = good > whole or any(index >= good for index in self.generation(salts))
+        begun = good > whole or next(self.generation(salts, good), None) is not None
         return WalScan(Verdict.TORN_TAIL if begun else Verdict.CLEAN, whole)
 
     def _witness(self, bad: int, salts: Salts, seed: Checksum) -> int | None:

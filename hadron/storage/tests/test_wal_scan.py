@@ -4,17 +4,23 @@ from __future__ import annotations
 
 import random
 import struct
+import tracemalloc
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import apsw
 import pytest
 
+from hadron.node.world import SystemDisk
+from hadron.storage import wal_scan
 from hadron.storage.database import PAGE_BYTES, open_writer
 from hadron.storage.wal_scan import (
     FRAME_HEADER_BYTES,
     HEADER_BYTES,
+    LiveFrames,
+    Slices,
     Verdict,
     latest_pages,
     scan_wal,
@@ -250,14 +256,14 @@ class TestTornHeader:
             scan = scan_wal(torn, PAGE)
             if scan.header_is_bad:
                 bad += 1
-                pages = latest_pages(torn, PAGE)
+                pages = dict(latest_pages(torn, PAGE))
                 assert len(pages) > 3
                 for number, content in pages.items():
                     assert before.database[(number - 1) * PAGE : number * PAGE] == content
         assert bad > 10
 
     def test_pages_of_a_log_in_use_are_not(self, image: Image) -> None:
-        pages = latest_pages(flipped(image.wal, 8), PAGE)
+        pages = dict(latest_pages(flipped(image.wal, 8), PAGE))
         assert any(
             image.database[(number - 1) * PAGE : number * PAGE] != content
             for number, content in pages.items()
@@ -266,7 +272,7 @@ class TestTornHeader:
     @pytest.mark.parametrize("data", [bytes(40), bytes(5000), b"\xff" * 5000])
     def test_garbage(self, data: bytes) -> None:
         assert scan_wal(data, PAGE).header_is_bad
-        latest_pages(data, PAGE)
+        dict(latest_pages(data, PAGE))
 
 
 def test_what_was_rolled_back_never_was_in_the_log(tmp_path: Path) -> None:
@@ -290,3 +296,77 @@ def test_what_was_rolled_back_never_was_in_the_log(tmp_path: Path) -> None:
         start = HEADER_BYTES + frame * step
         torn[start : start + step] = bytes(step)
         assert scan_wal(bytes(torn), PAGE_BYTES).verdict is not Verdict.DAMAGED
+
+
+class TestLongLogs:
+    """A log cannot restart while a large database is copied, and grows with all that is written."""
+
+    COUNT = 8_000
+    MOST_BYTES = 4 << 20
+
+    @pytest.fixture
+    def path(self, tmp_path: Path) -> Path:
+        """A log of 33 MB: its first frames, each of another page, and one transaction."""
+        path = tmp_path / "hadron.db"
+        connection = open_writer(path, sync="FULL")
+        connection.execute("CREATE TABLE t(i INTEGER PRIMARY KEY, b BLOB)")
+        connection.execute(f"INSERT INTO t(b) VALUES(zeroblob({self.COUNT * 4_084}))")
+        copy = tmp_path / "copy-wal"
+        copy.write_bytes(path.with_name(path.name + "-wal").read_bytes())
+        connection.close()
+        return copy
+
+    def slices(self, path: Path) -> Slices:
+        return Slices(partial(SystemDisk().read_at, path), path.stat().st_size)
+
+    @pytest.mark.parametrize("of", ["scan", "pages", "live"])
+    def test_of_a_long_log_one_slice_is_in_memory(
+        self, path: Path, of: str, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        data = self.slices(path)
+        # Sums are right, and cost a minute where each number is traced.
+        monkeypatch.setattr(
+            wal_scan._Frames,
+            "checksum",
+            lambda frames, index, _seed: bool(frames.content(index)) and frames[index].stored,
+        )
+        assert len(data) > 30 << 20
+        tracemalloc.start()
+        try:
+            if of == "scan":
+                assert scan_wal(data, PAGE_BYTES).verdict is Verdict.CLEAN
+            elif of == "pages":
+                assert sum(1 for _ in latest_pages(data, PAGE_BYTES)) >= self.COUNT
+            else:
+                frames = LiveFrames(data, PAGE_BYTES)
+                assert len(frames.latest) >= self.COUNT
+                assert all(len(frames.content(each)) == PAGE_BYTES for each in (0, self.COUNT))
+            _, most = tracemalloc.get_traced_memory()
+        finally:
+            tracemalloc.stop()
+        assert most < self.MOST_BYTES
+
+    @pytest.mark.parametrize("size", [1, STEP, 3 * STEP + 7])
+    def test_slices_hold_what_the_file_does(
+        self, host: Host, size: int, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """Whatever is damaged, wherever slices end."""
+        monkeypatch.setattr(wal_scan, "_SLICE_BYTES", size)
+        monkeypatch.setattr(wal_scan, "_BEHIND_BYTES", size % STEP)
+        for _ in range(5):
+            host.insert(8)
+        host.db.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_RESTART)
+        for _ in range(3):
+            host.insert(5)
+        whole, rng = host.image().wal, random.Random(size)
+        for _ in range(60):
+            wal = flipped(whole, rng.randrange(8 * rng.choice((HEADER_BYTES, len(whole)))))
+            wal = wal[: rng.choice((len(wal), rng.randrange(len(wal))))]
+
+            def read(offset: int, count: int, wal: bytes = wal) -> bytes:
+                return wal[offset : offset + count]
+
+            slices = Slices(read, len(wal))
+            assert scan_wal(slices, PAGE) == scan_wal(wal, PAGE)
+            assert list(latest_pages(slices, PAGE)) == list(latest_pages(wal, PAGE))
+            assert LiveFrames(slices, PAGE).latest == LiveFrames(wal, PAGE).latest
