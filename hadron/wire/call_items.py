@@ -3,14 +3,18 @@
 A message costs more than ten items: what is to be said in one turn of the loop goes together. To
 gather never sends, so that nothing is heard of a connection that breaks while somebody is not yet
 done with what it has to say.
+
+Safety rule: `send` says no more than there is credit for (`calls`); the rest waits here.
 """
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Mapping
 from typing import Any, Final
 
 from hadron.model.limits import MAX_CALL_ITEMS
+from hadron.wire.calls import Exchange
 from hadron.wire.frames import Bytes
 from hadron.wire.messages import endpoints_pb2
 
@@ -48,7 +52,8 @@ class CallItems:
 
     def __init__(self, message: Callable[[], Any]) -> None:
         self._make = message
-        self._full: list[Gathered] = []
+        self._full: deque[tuple[Gathered, int]] = deque()
+        """Each with what it counts in `size`."""
         self.clear()
 
     def clear(self) -> None:
@@ -75,7 +80,7 @@ class CallItems:
         than numbers, a value and headers."""
         items = self._message.items
         if self._bytes >= _MESSAGE_BYTES or len(items) >= MAX_CALL_ITEMS:
-            self._full.append(self._gathered())
+            self._full.append((self._gathered(), self._bytes))
             self._begin()
             items = self._message.items
         item: Item = items.add(number=number, kind=kind)
@@ -105,14 +110,27 @@ class CallItems:
         self._bytes += size
         self.size += size
 
+    def send(self, call: Exchange[Any, Any]) -> None:
+        """Say on `call`, in order, as much as it takes: again when it is writable."""
+        while self._message.items and call.writable:
+            message, chunks = self._next()
+            call.send(message, chunks)
+
     def take(self) -> list[Gathered]:
         """All that waits, in order, to be sent now."""
-        gathered = self._full
-        if self._message.items:
-            gathered = [*gathered, self._gathered()]
-        self._full = []
-        self.size = 0
-        self._begin()
+        gathered = []
+        while self._message.items:
+            gathered.append(self._next())
+        return gathered
+
+    def _next(self) -> Gathered:
+        """The first message of those that wait."""
+        if self._full:
+            gathered, size = self._full.popleft()
+        else:
+            gathered, size = self._gathered(), self._bytes
+            self._begin()
+        self.size -= size
         return gathered
 
     def _gathered(self) -> Gathered:

@@ -109,7 +109,7 @@ def set_error(item: Item, error: BaseException) -> None:
 
 
 class Outbox:
-    """What waits to be said on a stream.
+    """What waits to be said on a stream, in order, until there is credit for it (CLIENTS K4).
 
     Args:
         message: makes an empty one.
@@ -119,16 +119,18 @@ class Outbox:
         self._items = CallItems(message)
         self._call: OpenedCall | None = None
         self._wanted = anyio.Event()
+        self._said = anyio.Event()
 
     def open(self, call: OpenedCall) -> None:
         """From here on say it there."""
         self._call = call
         self._items.clear()
+        call.on_writable = self.flush
 
     def close(self) -> None:
         """What was not said is not said any more."""
         self._call = None
-        self._items.clear()
+        self.flush()
 
     def item(self, number: int, kind: int) -> Item:
         return self._items.add(number, kind)
@@ -144,15 +146,26 @@ class Outbox:
         self._items.weigh(item)
 
     def flush(self) -> None:
-        """Say it now."""
-        call = self._call
-        for message, chunks in self._items.take():
-            if call is not None:
-                call.send(message, chunks)
+        """Say it now, as far as the leader takes it."""
+        if self._call is not None:
+            self._items.send(self._call)
+        else:
+            self._items.clear()
+        if not self._items:
+            self._said.set()
 
     def flush_soon(self) -> None:
         """Say it with what others have to say in this turn of the loop."""
         self._wanted.set()
+
+    async def wait_said(self) -> None:
+        """Until nothing waits any more, or nobody is there to hear it."""
+        self.flush()
+        while self._items:
+            if self._said.is_set():
+                # Others may be waiting with the one that is not set yet.
+                self._said = anyio.Event()
+            await self._said.wait()
 
     async def run(self) -> None:
         while True:

@@ -148,9 +148,9 @@ class Serving(EnteredOnce):
             raise self._failure
 
     async def drain(self) -> None:
-        """Take no more calls, and wait for those that are under way, for `drain_s` at most since
-        that was first asked for; then `wait` returns. Calls that were on their way here go to other
-        servers."""
+        """Take no more calls, and wait for those that are under way, and until their answers are
+        sent, for `drain_s` at most since that was first asked for; then `wait` returns. Calls that
+        were on their way here go to other servers."""
         runs = self._runs
         if runs is None:
             return
@@ -160,7 +160,7 @@ class Serving(EnteredOnce):
             self._say_drain()
         with anyio.CancelScope(deadline=self._leaves_by_s):
             await runs.wait_done()
-        self._outbox.flush()
+            await self._outbox.wait_said()
         self._over.set()
 
     def _say_drain(self) -> None:

@@ -49,6 +49,8 @@ def test_a_stray_cancellation_is_a_handlers_failure(caplog: pytest.LogCaptureFix
 
 
 class _Call:
+    writable = True
+
     def __init__(self, said: list[Any]) -> None:
         self.send = lambda message, _chunks: said.append(message)
 

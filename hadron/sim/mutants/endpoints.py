@@ -84,6 +84,17 @@ plant(
 )
 
 plant(
+    "calls sent without credit",
+    "a caller or a server says what it has to say, whether its peer has taken what came before",
+    Edit(
+        "wire.call_items:CallItems.send",
+        "while self._message.items and call.writable:",
+        "while self._message.items:",
+    ),
+    scenarios=("large-calls-through-another-node",),
+)
+
+plant(
     "region of a caller not looked at",
     "a call is given to any server, in whichever region it asks for one",
     Edit("endpoints.choice:Choice.choose", "if region:", "if False:"),

@@ -3,6 +3,7 @@ other nodes."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Awaitable, Callable
 from typing import Final
 
@@ -30,6 +31,12 @@ _BACK_S: Final = 30.0
 _LARGE: Final = 60_000
 _MANY: Final = 40
 """Calls: several windows of a connection."""
+
+_HUGE: Final = 4_000_000
+_AT_ONCE: Final = 16
+_LATENCY_S: Final = 0.1
+"""Of a leader that is far away, each way. What is under way at once is more than a node in between
+keeps of one program."""
 
 _COUNT: Final = 20
 
@@ -193,7 +200,8 @@ async def caller_that_is_gone_behind_another_node(play: RegionPlay) -> None:
 @region_scenario("N6: a node in between takes as much as it has passed on")
 async def large_calls_through_another_node(play: RegionPlay) -> None:
     """A caller and a server in America, and the leader in Europe: values of several windows go to
-    and fro, through other nodes, and none of them is the last."""
+    and fro, through other nodes, and none of them is the last. Then Europe is far away, and many
+    that are as large as may be are under way at once, as calls and as answers."""
     regions = play.regions
     await _declared(play)
     for host in ("c2", "s2"):
@@ -206,8 +214,30 @@ async def large_calls_through_another_node(play: RegionPlay) -> None:
         for number in range(_MANY):
             value = f"{number}".ljust(_LARGE, ".")
             assert await client.call(_ENDPOINT, value, timeout_s=10.0) == value
+        _move_europe_away(play)
+        for size in (_HUGE, 0):
+            async with trio.open_nursery() as nursery:
+                for number in range(_AT_ONCE):
+                    nursery.start_soon(_is_answered, client, number, size)
+
+
+def _move_europe_away(play: RegionPlay) -> None:
+    """Much is under way there, as on a long line with large buffers."""
+    network = play.regions.network
+    for here in play.europe.names:
+        for there in (*play.metadata.names, *play.america.names):
+            for source, target in ((here, there), (there, here)):
+                network.slow(source, target, math.inf, buffer_bytes=_AT_ONCE * _HUGE)
+                network.delay(source, target, _LATENCY_S)
+
+
+async def _is_answered(client: Client, number: int, size: int) -> None:
+    """A call with so much, and with a huge answer."""
+    value = f"{number}".ljust(size, ".")
+    answer = await client.call(_ENDPOINT, value, timeout_s=60.0, headers={"huge": "yes"})
+    assert answer == value.ljust(_HUGE, "."), f"call {number} has {len(answer)} bytes"
 
 
 async def _same(value: str, call: IncomingCall) -> str:
     assert "through" in call.caller, call.caller
-    return value
+    return value.ljust(_HUGE, ".") if call.headers else value
