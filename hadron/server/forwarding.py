@@ -51,6 +51,10 @@ still reach it. There is one such connection for each leader and node, so pings 
 _MAX_UNSENT_BYTES: Final = MAX_PENDING_BYTES
 """For one leader: as much as that takes of its own clients before it stops reading."""
 
+_SMALL_BYTES: Final = 4 << 10
+"""A heartbeat, an acknowledgement, credit: while others have so much under way that values find no
+room, these do, as much of them once more."""
+
 _EACH_BYTES: Final = 512
 """What a waiting message counts beside its bytes: empty ones take memory, too."""
 
@@ -180,12 +184,15 @@ class _Way:
 
     def check_room(self, replica_set: str, size: int) -> None:
         """Raises `OverloadedError` when so many bytes more would be too many."""
+        self._check(replica_set, size, _MAX_UNSENT_BYTES)
+
+    def _check(self, replica_set: str, size: int, max_bytes: int) -> None:
         connection = self._link.connection
         unsent = self._waiting_bytes + (connection.backlog_bytes if connection is not None else 0)
-        if unsent and unsent + size > _MAX_UNSENT_BYTES:
+        if unsent and unsent + size > max_bytes:
             raise OverloadedError(
                 f"{unsent} bytes wait to be forwarded to the leader of {replica_set} at "
-                f"{self._address}, the limit is {_MAX_UNSENT_BYTES}",
+                f"{self._address}, the limit is {max_bytes}",
                 "it reads slowly, or cannot be reached; this was not sent there",
             )
 
@@ -202,7 +209,8 @@ class _Way:
 
     def keep(self, relay: _Relay, replica_set: str, size: int) -> None:
         """So much more comes on a call. Raises `OverloadedError` like `check_room`."""
-        self.check_room(replica_set, size)
+        is_small = size <= _SMALL_BYTES
+        self._check(replica_set, size, _MAX_UNSENT_BYTES * (2 if is_small else 1))
         if relay in self._waiting:
             self._waiting_bytes += size
 

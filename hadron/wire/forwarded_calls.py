@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import AbstractAsyncContextManager
-from typing import Any, TypeAlias
+from typing import Any, Final, TypeAlias
 
 from google.protobuf.message import DecodeError
 
@@ -23,6 +23,11 @@ from hadron.wire.calls import (
 )
 from hadron.wire.frames import Bytes
 from hadron.wire.messages import Method, forward_pb2
+
+_AHEAD_BYTES: Final = 13 << 20
+"""What a client may be sent beyond its credit: three of the largest answers to calls of endpoints.
+The node in between keeps it, and ends the call once the client's connection would hold more than
+`budget.CONNECTION_BYTES` there."""
 
 ForwardCall: TypeAlias = Call[forward_pb2.ForwardRequest, forward_pb2.ForwardResponse]
 Caller = forward_pb2.ForwardRequest.Caller
@@ -67,6 +72,8 @@ class ForwardedCall:
         self.on_message: Callable[[Any, memoryview], None] = ignore_message
         self.on_end: Callable[[HadronError | None], None] = ignore_end
         self.on_writable: Callable[[], None] = ignore_writable
+        self._ahead = 0
+        """Bytes that were sent since there was credit last."""
 
     def open(self, handler: Handler, message: bytes, attachment: memoryview) -> None:
         """Have it served; raises what the handler raises."""
@@ -111,6 +118,8 @@ class ForwardedCall:
 
     def send(self, message: Any, attachments: Sequence[Bytes] = (), *, end: bool = False) -> None:
         wrapped = forward_pb2.ForwardResponse(message=message.SerializeToString())
+        size = len(wrapped.message) + sum(map(len, attachments))
+        self._ahead = size if self.outer.writable else self._ahead + size
         self.outer.send(wrapped, attachments, end=end)
 
     def end(self) -> None:
@@ -126,7 +135,8 @@ class ForwardedCall:
         self.outer.consumed(size)
 
     def has_room(self, size: int) -> bool:
-        return self.outer.has_room(size)
+        is_in_time = self.outer.writable or self._ahead + size <= _AHEAD_BYTES
+        return is_in_time and self.outer.has_room(size)
 
     def room(self, size: int) -> AbstractAsyncContextManager[int]:
         return self.outer.room(size)

@@ -19,6 +19,7 @@ from hadron.client.producing import sender
 from hadron.fakes.connections import SimTransport
 from hadron.fakes.network import HostNetwork
 from hadron.model.errors import (
+    CallFailedError,
     ConnectionLostError,
     FrameError,
     HadronError,
@@ -573,6 +574,91 @@ async def test_what_comes_on_open_calls_counts_among_what_waits_to_be_forwarded(
             assert {type(each) for each in ends} == {ConnectionLostError}
             assert "the limit is 1000000" in str(ends[0])
             assert 500_000 < leader.backlog_bytes < 1_100_000
+
+
+async def test_small_messages_of_open_calls_pass_while_values_find_no_room(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Others have filled what a node keeps for a leader: whose calls say next to nothing keeps
+    them."""
+    async with cut_off(tmp_path, monkeypatch) as (cluster, client):
+        await client._session.connect(US)
+        monkeypatch.setattr(forwarding, "_MAX_UNSENT_BYTES", 1_000_000)
+        [way] = cluster[EU].node("n1").member._forwarding._ways.values()
+        leader = way.connection
+        assert leader is not None
+        cluster.network.cut(cluster[EU].host("n1"), cluster[US].host("n1"))
+        ends: list[Any] = []
+        async with cluster[EU].connection("n1") as connection:
+            opening = groups_pb2.SubscribeRequest.Open(stream="s", group="g")
+
+            def open_call(name: str) -> FramedCall:
+                return Tunnel(connection, US).call(
+                    method("Subscribe"),
+                    groups_pb2.SubscribeRequest(open=opening),
+                    on_message=lambda *_: None,
+                    on_end=lambda _error: ends.append(name),
+                    end=False,
+                )
+
+            small, other = open_call("small"), open_call("other")
+            for _ in range(5):
+                open_call("large").send(nack(400_000))
+            await cluster.wait_for("no room", lambda: "large" in ends)
+            before = leader.backlog_bytes
+            for _ in range(200):
+                small.send(nack(1_000))
+            await cluster.wait_for("they pass", lambda: leader.backlog_bytes > before + 200_000)
+            assert "small" not in ends
+            for _ in range(1_000):
+                other.send(nack(1_000))
+            await cluster.wait_for("a bound", lambda: "other" in ends)
+            assert leader.backlog_bytes < 2_100_000
+
+
+async def test_answers_that_a_client_has_no_room_for_end_their_calls_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Many large ones at once, for who is far behind a node in between: that keeps some, and would
+    end the stream with all calls on it for the others (ENDPOINTS N6)."""
+    async with cut_off(tmp_path, monkeypatch) as (cluster, client):
+        await client.apply({"kind": "Endpoint", "name": "rows", "replica_set": US})
+        begun, given = 0, trio.Event()
+        outcomes: list[HadronError | bytes] = []
+
+        async def handle(value: object) -> object:
+            nonlocal begun
+            if value is None:
+                return None
+            begun += 1
+            await given.wait()
+            return bytes(4 << 20)
+
+        async def call() -> None:
+            try:
+                outcomes.append(await client.call("rows", 1, timeout_s=60.0))
+            except HadronError as error:
+                outcomes.append(error)
+
+        async with (
+            cluster.client("near") as near,
+            near.serve("rows", handle),
+            trio.open_nursery() as nursery,
+        ):
+            for _ in range(16):
+                nursery.start_soon(call)
+            await cluster.wait_for("all begun", lambda: begun == 16)
+            await way_there(cluster, client, Tunnel)
+            # What it is sent arrives, and its credit is under way for long.
+            cluster.network.cut_one_way("client", cluster[EU].host("n1"))
+            given.set()
+            await cluster.wait_for("all ended", lambda: len(outcomes) == 16, patience_s=20)
+            cluster.network.heal("client", cluster[EU].host("n1"))
+            lost = [each for each in outcomes if isinstance(each, CallFailedError)]
+            assert len(lost) + outcomes.count(bytes(4 << 20)) == 16, outcomes
+            assert 0 < len(lost) < 14
+            assert {each.type for each in lost} == {"AnswerLost"}
+            assert await client.call("rows", None, timeout_s=10.0) is None
 
 
 async def test_a_stage_runner_is_granted_what_it_has_said(
