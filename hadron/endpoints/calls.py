@@ -124,6 +124,7 @@ class Server:
         latest: the highest number that it was given.
         is_leaving: it takes no more calls.
         heard_s: when it said something last.
+        untold_bytes: of streamed inputs, that came while its way was full.
     """
 
     __slots__ = (
@@ -136,6 +137,7 @@ class Server:
         "latest",
         "sink",
         "terms",
+        "untold_bytes",
     )
 
     def __init__(self, endpoint: Endpoint, sink: ServerSink, terms: Terms, now_s: float) -> None:
@@ -147,6 +149,7 @@ class Server:
         self.is_leaving = False
         self.is_gone = False
         self.heard_s = now_s
+        self.untold_bytes = 0
         self.latencies = Latencies()
 
     @property

@@ -34,6 +34,10 @@ MAX_KEPT_BYTES: Final = 64 << 20
 """What is kept of calls that a server has, to give them to another one; what came above it cannot
 be given to another one."""
 
+MAX_UNTOLD_BYTES: Final = 64 << 20
+"""Of streamed inputs, for servers whose way is full: the windows of 256 calls, or 15 of the largest
+values, each of which may go beyond its window."""
+
 MAX_SERVERS: Final = 1_000
 """Of one endpoint."""
 
@@ -88,6 +92,7 @@ class Endpoint:
         self.waiting: OrderedDict[Call, None] = OrderedDict()
         self.waiting_bytes = 0
         self.kept_bytes = 0
+        self.untold_bytes = 0
         self.in_flight = 0
         """Runs, also those that nobody wants any more."""
         self.latencies = Latencies()
@@ -122,6 +127,7 @@ class Endpoint:
         if server.is_gone:
             return
         server.is_gone = True
+        self._caught_up(server)
         del self.servers[server]
         self._choice.update(server)
         runs, server.held = list(server.held.values()), {}
@@ -166,8 +172,27 @@ class Endpoint:
     def update(self, server: Server, now_s: float) -> None:
         """It may be told more again."""
         if not server.is_gone:
+            if server.sink.writable:
+                self._caught_up(server)
             self._choice.update(server)
             self.serve_waiting(now_s)
+
+    def may_tell(self, server: Server, value: Value) -> bool:
+        """Whether there is room for more of an input that the server has begun, which counts from
+        here on."""
+        size = cost(value)
+        if server.sink.writable:
+            self._caught_up(server)
+        elif self.untold_bytes + size > MAX_UNTOLD_BYTES:
+            return False
+        else:
+            server.untold_bytes += size
+            self.untold_bytes += size
+        return True
+
+    def _caught_up(self, server: Server) -> None:
+        self.untold_bytes -= server.untold_bytes
+        server.untold_bytes = 0
 
     # --- calls ------------------------------------------------------------------------------------
 

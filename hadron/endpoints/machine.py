@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from typing import Final
 
 from hadron.endpoints.calls import Call, Caller, Run, Server, cost, grant
-from hadron.endpoints.endpoint import NO_HEADERS, Endpoint, bad_answer, reshaped
+from hadron.endpoints.endpoint import MAX_UNTOLD_BYTES, NO_HEADERS, Endpoint, bad_answer, reshaped
 from hadron.endpoints.port import CallerSink, Headers, Opening, ServerSink, Terms, Value
 from hadron.model.errors import (
     CallFailedError,
@@ -298,7 +298,7 @@ class Broker:
             call.allowance -= cost(value)
             call.has_ended = value.is_last
             if call.runs:
-                call.runs[0].server.sink.value(call.runs[0].number, value)
+                _pass_on(call, call.runs[0], value)
             else:
                 try:
                     call.endpoint.add_waiting(call, value)
@@ -384,6 +384,26 @@ class Broker:
                 retryable=not call.attempts or endpoint.spec.idempotent,
             ),
         )
+
+
+def _pass_on(call: Call, run: Run, value: Value) -> None:
+    """More of a streamed input. One that finds no room ends its call: nothing of it may be left
+    out, and its window bounds each call, not all of them."""
+    endpoint = call.endpoint
+    if endpoint.may_tell(run.server, value):
+        run.server.sink.value(run.number, value)
+        return
+    # Not `OverloadedError`, which says that a call was not run.
+    endpoint.fail(
+        call,
+        CallFailedError(
+            f"the server {run.server.terms.name!r} of {endpoint.label} has begun the call, and a "
+            f"value of {len(value.data)} bytes for it is lost: {endpoint.untold_bytes} bytes wait "
+            f"for servers that take them slowly, the limit is {MAX_UNTOLD_BYTES}",
+            "send smaller values, or call less at a time, or start more servers",
+            type="InputLost",
+        ),
+    )
 
 
 def _not_here(key: Key) -> NotFoundError:

@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from hadron.endpoints.endpoint import MAX_ATTEMPTS, MAX_WAITING_BYTES
+from hadron.endpoints.endpoint import MAX_ATTEMPTS, MAX_UNTOLD_BYTES, MAX_WAITING_BYTES
 from hadron.endpoints.machine import MAX_CALLS
 from hadron.endpoints.port import Opening, Value
 from hadron.endpoints.tests.support import KEY, Caller, Room
@@ -405,6 +405,34 @@ def test_who_does_not_read_its_answers_is_not_waited_for() -> None:
     error = room.caller.error_of(1)
     assert isinstance(error, CallFailedError), "it has run: nobody may take it for refused"
     assert (error.type, error.retryable) == ("AnswerLost", False)
+
+
+def test_what_is_uploaded_to_a_server_whose_way_is_full_is_bounded() -> None:
+    room = Room(input=STREAM)
+    serving = room.serve(264)
+    for number in range(1, 265):
+        room.caller.call(number, None)
+    serving.writable = False
+    for number in range(1, 201):
+        for _ in range(4):
+            piece = Value(0, bytes(CALL_WINDOW_BYTES // 4), False)
+            room.broker.caller_value(room.caller.it, number, piece)
+    assert not room.caller.told, "who keeps to its window was ended"
+    serving.writable = True
+    room.broker.server_writable(serving.it, 2.0)
+    serving.writable = False
+    serving.told.clear()
+    huge = Value(0, bytes(MAX_CALL_MESSAGE_BYTES), False)
+    for number in range(201, 265):
+        room.broker.caller_value(room.caller.it, number, huge)
+    given = sum(len(each[1]) for each in serving.told if isinstance(each[1], bytes))
+    assert 0 < given <= MAX_UNTOLD_BYTES
+    error = room.caller.error_of(264)
+    assert isinstance(error, CallFailedError), "it has begun: nobody may take it for refused"
+    assert (error.type, error.retryable) == ("InputLost", False)
+    assert serving.told[-1] == (264, "cancel")
+    room.broker.detach_server(serving.it, GONE, 3.0)
+    assert room.endpoint.untold_bytes == 0
 
 
 def test_nobody_gives_more_credit_than_it_was_sent() -> None:

@@ -188,6 +188,7 @@ class _ServerSession:
             raise FrameError(f"a server says nothing of the kind {kind}")
 
     def _writable(self) -> None:
+        self._stream.flush()
         self._update()
         self._driver.settle()
 

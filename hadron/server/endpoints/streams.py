@@ -110,7 +110,7 @@ class CallerStream(_Stream):
 
 
 class ServerStream(_Stream):
-    """`port.ServerSink`."""
+    """`port.ServerSink`. What there is no credit for waits here: `flush` again once there is."""
 
     def __init__(self, driver: Endpoints, call: Call[Any, Any]) -> None:
         super().__init__(driver, call, endpoints_pb2.ServeResponse)
@@ -123,7 +123,7 @@ class ServerStream(_Stream):
 
     def flush(self) -> None:
         was_full = self._items.is_full
-        super().flush()
+        self._items.send(self._call)
         if was_full and self.writable:
             self.on_writable()
 

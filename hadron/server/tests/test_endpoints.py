@@ -18,7 +18,7 @@ from trio.testing import MockClock, wait_all_tasks_blocked
 from hadron.client import IncomingCall
 from hadron.client.endpoints import calls
 from hadron.endpoints.driver import Endpoints
-from hadron.endpoints.port import Terms
+from hadron.endpoints.port import Terms, Value
 from hadron.endpoints.tests.support import KEY, Room
 from hadron.model.errors import (
     CallFailedError,
@@ -31,6 +31,7 @@ from hadron.model.errors import (
     NotFoundError,
     RequestError,
 )
+from hadron.model.limits import MAX_CALL_MESSAGE_BYTES
 from hadron.model.record import JSON, TEXT
 from hadron.model.schema import SchemaObject
 from hadron.model.services import STREAM, EndpointSpec
@@ -365,10 +366,34 @@ def test_one_turn_gives_a_server_no_more_than_a_message_of_calls() -> None:
     assert (wire.calls, len(room.endpoint.waiting)) == (1, 59)
     while room.endpoint.waiting:
         wire.window = 3 << 20
+        stream.flush()
         stream.on_writable()
         turn.settle()
         assert wire.window > -(2 << 20)
     assert wire.calls == 60
+
+
+def test_more_of_an_input_waits_for_the_server_s_credit() -> None:
+    """Else a node in between has it, and ends the server's stream with every call on it."""
+    room, turn, wire = Room(input=STREAM), Turn(), Wire()
+    stream = ServerStream(cast(Endpoints, turn), cast(Any, wire))
+    server = room.broker.attach_server(KEY, stream, Terms(64, "", "s", "s", 0.0), 1.0)
+    stream.on_writable = lambda: room.broker.server_writable(server, 1.0)
+    for number in range(1, 13):
+        room.caller.call(number, None)
+        turn.settle()
+    for number in range(1, 13):
+        value = Value(0, bytes(MAX_CALL_MESSAGE_BYTES), False)
+        room.broker.caller_value(room.caller.it, number, value)
+        turn.settle()
+    assert wire.calls == 13
+    while wire.calls < 24:
+        before, wire.window = wire.calls, 1 << 20
+        stream.flush()
+        stream.on_writable()
+        turn.settle()
+        assert wire.calls == before + 1
+    assert not room.caller.told
 
 
 class Turn:
