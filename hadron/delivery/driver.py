@@ -139,7 +139,8 @@ class GroupDriver:
             joining.heartbeat_threshold,
         )
         self.sessions[member.number] = session
-        self._silence.watch(session)
+        session.heard(now)
+        self._silence.watch(session, now)
         self._silence.tidy(self.sessions)
 
         def on_writable() -> None:
@@ -360,13 +361,14 @@ class GroupDriver:
             error = session.silence(now)
             _log.warning("%s; its records go to others", error.message)
             session.sink.fail(error)
-            self.leave(session, f"its member was silent for {now - session.last_heard:.1f} s")
+            self.leave(session, f"its member was silent for {session.silent_s(now):.1f} s")
 
     # --- what members say -----------------------------------------------------------------------
 
     def receive(self, session: MemberSession, said: Said) -> None:
         """Raises `RequestError` for what makes no sense."""
-        session.last_heard = now = trio.current_time()
+        now = trio.current_time()
+        session.heard(now)
         match said:
             case Ack():
                 self.acknowledge(session, said, now)

@@ -127,6 +127,11 @@ class MemberSink(Protocol):
         """Who it is, in words, with the address."""
         ...
 
+    @property
+    def deaf_s(self) -> float:
+        """Seconds, in all, for which nobody has listened to it here."""
+        ...
+
     def open(self, opened: Opened) -> None: ...
 
     def deliver(self, given: Assignment, batch: StampedBatch, *, attach: bool) -> None:

@@ -22,6 +22,9 @@ if TYPE_CHECKING:
 
 _STALE: Final = 64
 
+_AGAIN_S: Final = 0.05
+"""Who is not listened to for long is looked at so often: its silence does not grow meanwhile."""
+
 
 _MAX_REFUSED: Final = 20_000
 """Refused ranges that wait for a member to ask: clients ask every 1,000 records."""
@@ -36,7 +39,8 @@ class MemberSession:
 
     Attributes:
         attached: the batches that its client still keeps.
-        last_heard: monotonic seconds.
+        last_heard: monotonic seconds; `heard` then.
+        deaf: seconds for which nobody had listened to it by then.
         refused: what of its acknowledgements did not count since it last asked.
     """
 
@@ -50,6 +54,14 @@ class MemberSession:
     heartbeat_threshold: int = 3
     attached: deque[int] = field(default_factory=deque)
     refused: list[DeliveryRange] = field(default_factory=list)
+    deaf: float = 0.0
+
+    def heard(self, now: float) -> None:
+        self.last_heard, self.deaf = now, self.sink.deaf_s
+
+    def silent_s(self, now: float) -> float:
+        """For how long it has said nothing to who listened."""
+        return now - self.last_heard - (self.sink.deaf_s - self.deaf)
 
     @property
     def patience_s(self) -> float | None:
@@ -67,7 +79,7 @@ class MemberSession:
         """What it is told that was silent for too long."""
         return DeadlineExceededError(
             f"{self.label} of group {self.driver.origin.group!r} sent nothing for "
-            f"{now - self.last_heard:.1f} s, it had promised to every "
+            f"{self.silent_s(now):.1f} s, it had promised to every "
             f"{self.heartbeat_interval_ms} ms",
             "join again; is the process or the network stopped for so long?",
         )
@@ -109,9 +121,9 @@ class Silence:
     def __init__(self) -> None:
         self._heap: list[tuple[float, int, MemberSession]] = []
 
-    def watch(self, session: MemberSession) -> None:
+    def watch(self, session: MemberSession, now: float) -> None:
         if session.patience_s is not None:
-            due = session.last_heard + session.patience_s
+            due = now + max(_AGAIN_S, session.patience_s - session.silent_s(now))
             heapq.heappush(self._heap, (due, session.member.number, session))
 
     def tidy(self, members: dict[int, MemberSession]) -> None:
@@ -134,8 +146,8 @@ class Silence:
             if members.get(session.member.number) is not session:
                 continue
             assert session.patience_s is not None
-            if session.last_heard + session.patience_s <= now:
+            if session.silent_s(now) >= session.patience_s:
                 found.append(session)
             else:
-                self.watch(session)
+                self.watch(session, now)
         return found

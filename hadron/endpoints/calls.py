@@ -123,11 +123,12 @@ class Server:
         held: the runs that it has, by their numbers; those that nobody wants any more, too.
         latest: the highest number that it was given.
         is_leaving: it takes no more calls.
-        heard_s: when it said something last.
+        heard_s: when it said something last; `heard` then.
         untold_bytes: of streamed inputs, that came while its way was full.
     """
 
     __slots__ = (
+        "deaf_s",
         "endpoint",
         "heard_s",
         "held",
@@ -148,9 +149,16 @@ class Server:
         self.latest = 0
         self.is_leaving = False
         self.is_gone = False
-        self.heard_s = now_s
+        self.heard(now_s)
         self.untold_bytes = 0
         self.latencies = Latencies()
+
+    def heard(self, now_s: float) -> None:
+        self.heard_s, self.deaf_s = now_s, self.sink.deaf_s
+
+    def silent_s(self, now_s: float) -> float:
+        """For how long it has said nothing to who listened."""
+        return now_s - self.heard_s - (self.sink.deaf_s - self.deaf_s)
 
     @property
     def is_free(self) -> bool:

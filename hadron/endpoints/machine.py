@@ -108,7 +108,7 @@ class Broker:
         server.endpoint.leave(server, error, now_s)
 
     def heard(self, server: Server, now_s: float) -> None:
-        server.heard_s = now_s
+        server.heard(now_s)
 
     def drain(self, server: Server) -> None:
         server.endpoint.drain(server)
@@ -359,10 +359,10 @@ class Broker:
         self._ticked_s = now_s
         for server in list(self._watched):
             if is_late:
-                server.heard_s = now_s
-            elif now_s - server.heard_s > server.terms.silence_s:
+                server.heard(now_s)
+            elif (silent_s := server.silent_s(now_s)) > server.terms.silence_s:
                 error = ConnectionLostError(
-                    f"{server.terms.peer} said nothing for {now_s - server.heard_s:.1f} s"
+                    f"{server.terms.peer} said nothing for {silent_s:.1f} s"
                 )
                 server.sink.fail(error)
                 self.detach_server(server, error, now_s)

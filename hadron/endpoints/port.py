@@ -97,6 +97,11 @@ class ServerSink(Protocol):
         """Whether the way there allows another call."""
         ...
 
+    @property
+    def deaf_s(self) -> float:
+        """Seconds, in all, for which nobody has listened to it here."""
+        ...
+
     def open(
         self, number: int, opening: Opening, attempt: int, left_s: float, value: Value | None
     ) -> None:

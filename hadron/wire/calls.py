@@ -88,6 +88,11 @@ class Origin(Protocol):
         """Who is at the other end, in words."""
         ...
 
+    @property
+    def deaf_s(self) -> float:
+        """Seconds, in all, for which nothing that comes from there was read: it was not silent."""
+        ...
+
     def share(self, budget: Budget) -> None:
         """Belong to another budget from here on."""
         ...

@@ -38,6 +38,7 @@ from hadron.wire.calls import Handler, ignore_end, refuse_message
 from hadron.wire.failures import failure_of, not_served
 from hadron.wire.framed_calls import FramedCall
 from hadron.wire.frames import END, NO_MESSAGE, Bytes, Frame, FrameDecoder, Kind
+from hadron.wire.listening import Listening
 from hadron.wire.messages import METHODS, Method, common_pb2, error_from_message, error_to_message
 from hadron.wire.stalls import STALL_BYTES, Progress
 from hadron.wire.strangers import answer_to
@@ -149,7 +150,7 @@ class Connection(Caller):
         self._tasks: anyio.abc.TaskGroup | None = None
         self._scopes: dict[FramedCall, anyio.CancelScope] = {}
         self._heard = False
-        self._listening = True
+        self._listening = Listening()
         self._closed: HadronError | None = None
         self._ended = anyio.Event()
         self.principal: Principal = ANONYMOUS
@@ -166,6 +167,10 @@ class Connection(Caller):
     def backlog_bytes(self) -> int:
         """Output accepted but not yet taken by the socket."""
         return self._backlog_bytes
+
+    @property
+    def deaf_s(self) -> float:
+        return self._listening.deaf_s
 
     # --- the budget -----------------------------------------------------------------------------
 
@@ -302,9 +307,9 @@ class Connection(Caller):
         while True:
             if self._gate is not None and not self._gate.is_open:
                 # It is us who do not listen: no reason to call the peer silent.
-                self._listening = False
-                await self._gate.wait_open()
-                self._listening = self._heard = True
+                with self._listening.paused():
+                    await self._gate.wait_open()
+                self._heard = True
             if self._backlog_bytes > _BACKLOG_BYTES:
                 await self._wait_drained()
             try:
@@ -533,11 +538,11 @@ class Connection(Caller):
         if self._backlog_bytes <= _BACKLOG_BYTES:
             return
         # It is us who do not listen; whoever does not read is found by what stands still.
-        self._listening = False
-        while self._backlog_bytes > _BACKLOG_BYTES and self._closed is None:
-            self._drained = anyio.Event()
-            await self._drained.wait()
-        self._listening = self._heard = True
+        with self._listening.paused():
+            while self._backlog_bytes > _BACKLOG_BYTES and self._closed is None:
+                self._drained = anyio.Event()
+                await self._drained.wait()
+        self._heard = True
 
     async def _keepalive_loop(self) -> None:
         silent_s = 0.0
@@ -550,14 +555,14 @@ class Connection(Caller):
                     f"{outwards.stalled_s:g} s"
                 )
                 return
-            is_inside = self._decoder.mid_frame and self._listening
+            is_inside = self._decoder.mid_frame and not self._listening.is_deaf
             came = self.heard + self._whole_frames * STALL_BYTES
             if inwards.tick(is_inside, came, self._keepalive_s):
                 self.cut(
                     f"it began a frame and sent next to nothing of it for {inwards.stalled_s:g} s"
                 )
                 return
-            if self._heard or not self._listening:
+            if self._heard or self._listening.is_deaf:
                 self._heard, silent_s = False, 0.0
                 continue
             silent_s += self._keepalive_s

@@ -204,6 +204,7 @@ class LocalConnection(Caller):
         self.principal = principal
         self._handlers = handlers
         self._name = name
+        self.deaf_s = 0.0
         self._waiting: deque[Callable[[], None]] = deque()
         self._arrival = anyio.Event()
         self._calls: dict[LocalCall, None] = {}

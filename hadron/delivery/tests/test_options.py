@@ -194,6 +194,28 @@ class TestHeartbeats:
         silent.leave()
         assert other.driver.members == 1
 
+    async def test_who_is_not_listened_to_is_not_silent(
+        self, stack: Stack, mock_clock: MockClock
+    ) -> None:
+        """Its connection is not read, as too much waits for it there."""
+        await stack.append(1, b"0")
+        member = await Consumer(stack).join(heartbeat_interval_ms=1_000, heartbeat_threshold=3)
+        other = await Consumer(stack).join()
+        assert member.offsets == [0]
+        mock_clock.jump(2.9)
+        for _ in range(100):
+            member.call.origin.deaf_s += 0.1
+            mock_clock.jump(0.1)
+            await trio.testing.wait_all_tasks_blocked()
+        assert member.call.failure is None
+        member.say(Heartbeat())
+        mock_clock.jump(2.9)
+        await trio.testing.wait_all_tasks_blocked()
+        assert other.offsets == []
+        mock_clock.jump(0.2)
+        await other.until(0)
+        assert isinstance(member.call.failure, DeadlineExceededError)
+
     async def test_who_promises_nothing_may_be_silent(
         self, stack: Stack, mock_clock: MockClock
     ) -> None:

@@ -69,6 +69,7 @@ class Serving:
     def __init__(self) -> None:
         self.told = []
         self.writable = True
+        self.deaf_s = 0.0
 
     def open(
         self, number: int, opening: Opening, attempt: int, left_s: float, value: Value | None

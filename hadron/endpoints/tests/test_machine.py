@@ -490,6 +490,23 @@ def test_a_call_of_another_shape_than_the_endpoint_s_is_not_run(
 # --- silence, and what is declared ----------------------------------------------------------------
 
 
+def test_a_server_is_not_silent_while_nobody_listens_to_it() -> None:
+    """Its connection is not read: too much waits for it there, or for this node's disk."""
+    room = Room()
+    serving = room.serve(silence_s=2.0)
+    for tenth in range(11, 41):
+        serving.deaf_s += 0.1
+        room.broker.tick(tenth / 10)
+    assert not serving.it.is_gone
+    room.broker.heard(serving.it, 4.0)
+    for tenth in range(41, 60):
+        room.broker.tick(tenth / 10)
+    assert not serving.it.is_gone
+    room.broker.tick(6.1)
+    assert serving.it.is_gone
+    assert "said nothing for 2.1 s" in serving.told[-1][1].message
+
+
 def test_a_silent_server_is_lost_and_a_leader_that_was_busy_hears_again() -> None:
     room = Room()
     silent = room.serve(name="silent", silence_s=2.0)

@@ -121,6 +121,10 @@ class ServerStream(_Stream):
     def writable(self) -> bool:
         return self._call.writable and not self._items.is_full
 
+    @property
+    def deaf_s(self) -> float:
+        return self._call.origin.deaf_s
+
     def flush(self) -> None:
         was_full = self._items.is_full
         self._items.send(self._call)

@@ -97,6 +97,10 @@ class CallSink:
         return self._call.writable
 
     @property
+    def deaf_s(self) -> float:
+        return self._call.origin.deaf_s
+
+    @property
     def peer(self) -> str:
         return self._call.peer
 

@@ -37,6 +37,7 @@ from hadron.model.schema import SchemaObject
 from hadron.model.services import STREAM, EndpointSpec
 from hadron.server.endpoints import calls as module
 from hadron.server.endpoints.streams import ServerStream
+from hadron.serving.tests.stack import FakeOrigin
 from hadron.testing.nodes import running_nodes
 from hadron.wire.calling import MessageStream
 from hadron.wire.messages import endpoints_pb2 as pb
@@ -415,6 +416,7 @@ class Wire:
     """Of `Call` what a stream needs: a window of 1 MiB."""
 
     peer = "p"
+    origin = FakeOrigin()
 
     def __init__(self) -> None:
         self.window = 1 << 20

@@ -72,6 +72,12 @@ async def until(condition: Callable[[], bool]) -> None:
         await trio.testing.wait_all_tasks_blocked(0.001)
 
 
+class FakeOrigin:
+    """Where a call comes from: nobody listens for so long as a test says."""
+
+    deaf_s = 0.0
+
+
 class FakeCall:
     """What drivers need of a `wire.calls.Call`; keeps what is sent."""
 
@@ -80,6 +86,7 @@ class FakeCall:
         self.writable = True
         self.failure: HadronError | None = None
         self.on_writable: Callable[[], None] = lambda: None
+        self.origin = FakeOrigin()
         self._news = trio.Event()
 
     def send(self, message: Any, attachments: Sequence[bytes | memoryview] = ()) -> None:

@@ -189,6 +189,7 @@ class FakeServer:
         self.region = region
         self.runs: dict[int, KnownRun] = {}
         self.writable = True
+        self.deaf_s = 0.0
         self.is_leaving = False
         self.is_gone = False
         self.is_frozen = False

@@ -65,6 +65,7 @@ class Call:
     driver: GroupDriver | None = None
     session: MemberSession | None = None
     peer: str = ""
+    deaf_s: float = 0.0
     names_ballots: bool = False
     """Once something was taken back it names the ballot of all that it says, as clients do."""
     has_revoked: bool = False

@@ -432,10 +432,41 @@ async def test_a_closed_gate_holds_requests_back_and_is_not_silence(
         await trio.sleep(1_000)
         assert not server.is_closed
         assert all(frame.kind is Kind.PING for frame in await read_frames(transport))
+        assert server.deaf_s > 1_000
         gate.is_open = True
         gate.opened.set()
         kinds = [frame.call for frame in await read_frames(transport) if frame.call]
         assert kinds == [5]
+
+
+async def test_a_connection_says_for_how_long_its_peer_was_not_listened_to(
+    autojump_clock: MockClock,
+) -> None:
+    """More than it sends at a time waits for the peer, whose own words are not read meanwhile: of
+    who speaks every now and then that is no silence (ENDPOINTS N7, GROUPS G13)."""
+    calls: list[AnyCall] = []
+
+    def keep(call: AnyCall, _request: Any, _attachment: memoryview) -> None:
+        calls.append(call)
+
+    async with raw_peer({SUBSCRIBE.number: keep}) as (transport, server):
+        request = groups_pb2.SubscribeRequest().SerializeToString()
+        write(transport, Kind.OPEN, 1, request, method=SUBSCRIBE.number)
+        await trio.sleep(1)
+        [call] = calls
+        heard: list[Any] = []
+        call.on_message = lambda message, _attachment: heard.append(message)
+        call.send(groups_pb2.SubscribeEvent(), [bytes(9 << 20)])
+        assert call.origin.deaf_s == 0
+        for _ in range(6):
+            write(transport, Kind.MESSAGE, 1, request)
+            await trio.sleep(0.5)
+        assert len(heard) == 1, "its reading task had waited for this one"
+        assert call.origin.deaf_s == pytest.approx(3)
+        await read_frames(transport)
+        assert len(heard) == 6
+        assert call.origin.deaf_s == pytest.approx(3)
+        assert not server.is_closed
 
 
 @pytest.mark.parametrize(("text", "before"), [("", 64), ("x" * 3_000, 4)])
