@@ -94,6 +94,8 @@ class Bridge:
         except NotFoundError:
             # Deleted, and nobody has closed this before: it must not end who tells of it.
             self.close()
+        except HadronError as error:
+            self._skip(f"records of {self.stream.label} did not go out: {error.message}; they were")
 
     def _publish_recent(self) -> bool:
         """Publish what is in memory; False when that is not all."""

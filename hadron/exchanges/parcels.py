@@ -31,6 +31,12 @@ class Published(NamedTuple):
     stream: str = ""
     partition: str = ""
 
+    @property
+    def said_bytes(self) -> int:
+        """Beside its data and its topics: of bytes that a character has, `MESSAGE_BYTES` leaves
+        room for the most."""
+        return len(self.template) + len(self.stream) + len(self.partition)
+
 
 class Run(NamedTuple):
     """Records `first` to `last` of a parcel's batch go to these subscriptions of the client."""
@@ -54,10 +60,11 @@ class Layout:
         at, firsts, lasts, to: a column of each: of a run its batch, its first and last record, by
             their index, and the number of those who get it.
         counts: of messages, for each number.
+        said_bytes: beside the batches, but for who gets them.
         form: whoever sends it keeps its own form of it here.
     """
 
-    __slots__ = ("at", "batches", "counts", "firsts", "form", "lasts", "to")
+    __slots__ = ("at", "batches", "counts", "firsts", "form", "lasts", "said_bytes", "to")
 
     def __init__(self, batches: list[Published], runs: Sequence[tuple[int, int, int, int]]) -> None:
         """`runs`: (batch, first, last, number) of each, in order."""
@@ -70,6 +77,7 @@ class Layout:
         self.counts = [0] * (1 + max(self.to))
         for _, first, last, to in runs:
             self.counts[to] += last - first + 1
+        self.said_bytes = RUN_BYTES * len(runs) + sum(each.said_bytes for each in batches)
         self.form: Any = None
 
     @property
@@ -108,7 +116,7 @@ class Parcel:
     @property
     def said_bytes(self) -> int:
         """Beside the batches."""
-        return RUN_BYTES * len(self.layout.at) + ID_BYTES * sum(map(len, self.recipients))
+        return self.layout.said_bytes + ID_BYTES * sum(map(len, self.recipients))
 
     @property
     def runs(self) -> Iterator[Run]:
@@ -135,19 +143,26 @@ def parts_of(parcel: Parcel, max_said_bytes: int = MESSAGE_BYTES) -> Iterator[Pa
     if parcel.said_bytes <= max_said_bytes:
         yield parcel
         return
+    batches = parcel.layout.batches
     some: list[Run] = []
     known: set[tuple[int, ...]] = set()
     held = 0
+
+    def size_of(run: Run) -> int:
+        ids = 0 if run.ids in known else ID_BYTES * len(run.ids)
+        # Runs are in order: a batch is said with the first of its own.
+        is_said = some and some[-1].batch == run.batch
+        return RUN_BYTES + ids + (0 if is_said else batches[run.batch].said_bytes)
+
     for run in parcel.runs:
-        size = RUN_BYTES + (0 if run.ids in known else ID_BYTES * len(run.ids))
-        if some and held + size > max_said_bytes:
-            yield parcel_of(parcel.layout.batches, some)
+        if some and held + size_of(run) > max_said_bytes:
+            yield parcel_of(batches, some)
             some, held = [], 0
             known.clear()
+        held += size_of(run)
         some.append(run)
         known.add(run.ids)
-        held += size
-    yield parcel_of(parcel.layout.batches, some)
+    yield parcel_of(batches, some)
 
 
 def parcel_of(batches: Sequence[Published], runs: Sequence[Run]) -> Parcel:

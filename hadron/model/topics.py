@@ -95,6 +95,9 @@ def wrong_in_template(text: str) -> str:
     for found in _BRACED.findall(text):
         if found not in known:
             return f"{shorten(found)} is no placeholder{did_you_mean(found, known)}"
+    if len(text) > MAX_TOPIC_CHARACTERS:
+        # It goes out with each batch.
+        return f"{shorten(text)} has {len(text)} characters, the limit is {MAX_TOPIC_CHARACTERS}"
     rest = _FIELD.sub("x", text)
     if "{" in rest or "}" in rest:
         return f"{shorten(text)} has a brace that belongs to no placeholder"

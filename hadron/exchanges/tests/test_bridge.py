@@ -18,7 +18,7 @@ from hadron.exchanges.driver import ExchangeDriver, Exchanges
 from hadron.exchanges.parcels import Gaps, Parcel, Published
 from hadron.model.batch import StampedBatch
 from hadron.model.batch_building import BatchBuilder
-from hadron.model.errors import CorruptionError, HadronError
+from hadron.model.errors import CorruptionError, FrameError, HadronError
 from hadron.model.record import NewRecord
 from hadron.model.schema import SchemaObject, StreamSpec
 from hadron.model.services import ExchangeSpec
@@ -187,6 +187,35 @@ class Records:
         self.asked.append(position)
         await self.may_read.wait()
         return [each for each in self.batches if each.next_offset > position]
+
+
+class Refusing(Target):
+    """An exchange that can say nothing of what comes."""
+
+    def __init__(self) -> None:
+        super().__init__(has_subscriptions=True)
+        self.interrupted: list[HadronError] = []
+
+    def publish_bridged(self, batches: Sequence[Published], without_topic: int) -> None:  # noqa: ARG002
+        raise FrameError(f"a message of {len(batches)} batches is too large")
+
+    def interrupt(self, reason: HadronError) -> None:
+        self.interrupted.append(reason)
+
+
+async def test_what_cannot_be_published_ends_who_is_subscribed_and_not_the_node(
+    tmp_path: Path,
+) -> None:
+    async with leading(tmp_path) as stack:
+        orders = await stack.stream("orders")
+        target = Refusing()
+        stream = stack.catalog.by_id(orders)
+        Bridge(stream, "a", SET, stack.visible, target, lambda _task: None)
+        await stack.append(orders, b"1")
+        await stack.append(orders, b"2")
+        assert stack.fatal == []
+        assert len(target.interrupted) == 2
+        assert "did not go out: a message of 1 batches" in str(target.interrupted[0])
 
 
 class Counting(Target):

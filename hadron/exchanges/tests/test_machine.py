@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import dataclass, field
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -13,7 +14,10 @@ from hadron.exchanges import machine as machines
 from hadron.exchanges.machine import Exchange, Room, Session
 from hadron.exchanges.parcels import Gaps, Layout, Parcel, Published, parts_of
 from hadron.model.errors import OverloadedError, RequestError
+from hadron.model.limits import MAX_MESSAGE_BYTES
 from hadron.model.topics import matches
+from hadron.server.exchanges.calls import CallSink
+from hadron.serving.tests.stack import FakeCall
 
 
 @dataclass
@@ -302,6 +306,18 @@ def test_a_message_with_very_many_runs_is_several() -> None:
     assert [run.first for part in parts for run in part.runs] == list(range(100))
     assert [run.ids for part in parts for run in part.runs] == recipients
     assert all(part.layout.batches == [batch] for part in parts)
+
+
+def test_batches_that_say_much_of_themselves_are_several_messages() -> None:
+    """Thousands of one record each become visible together, of a bridge with a long template: what
+    fits into no frame is raised where the stream's end is told, and that ends the node."""
+    batch = Published(b"x", [], "{stream}" * 255, "ü" * 100, "p" * 100)
+    layout = Layout([batch] * 3_000, [(each, 0, 0, 0) for each in range(3_000)])
+    call: Any = FakeCall()
+    for part in parts_of(Parcel(layout, [(1,)])):
+        CallSink(call).deliver(part)
+    assert all(message.ByteSize() < MAX_MESSAGE_BYTES // 2 for message, _ in call.sent)
+    assert sum(len(message.messages.batches) for message, _ in call.sent) == 3_000
 
 
 def test_clients_with_the_same_subscriptions_share_what_they_are_told() -> None:

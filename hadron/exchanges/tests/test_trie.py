@@ -98,5 +98,6 @@ def test_topics_of_bridged_records() -> None:
     assert (
         wrong_in_template("{Stream}.a") == "'{Stream}' is no placeholder (did you mean '{stream}'?)"
     )
+    assert "has 256 characters, the limit is 255" in wrong_in_template("{stream}" * 32)
     assert wrong_in_template("{}.{key}") == "'{}' is no placeholder"
     assert wrong_in_template("a.{type") == "'a.{type' has a brace that belongs to no placeholder"
