@@ -17,6 +17,7 @@ from hadron.exchanges.parcels import Gaps, Parcel, Published
 from hadron.exchanges.routes import Routes
 from hadron.model.errors import OverloadedError, RequestError
 from hadron.model.ids import check_name
+from hadron.model.limits import MAX_OFFSET
 from hadron.model.topics import MAX_PATTERNS, check_pattern
 
 SESSION_BYTES: Final = 4 << 20
@@ -359,4 +360,6 @@ class Exchange:
         """A client has dropped messages itself."""
         subscription = session.subscriptions.get(id)
         if subscription is not None:
-            subscription.dropped_by_client += messages
+            # It may say anything, and what is told of it has to fit into a number.
+            told = subscription.dropped_by_client + messages
+            subscription.dropped_by_client = min(told, MAX_OFFSET)

@@ -24,8 +24,11 @@ from hadron.model.errors import (
     RecordTooLargeError,
     RequestError,
 )
+from hadron.model.limits import MAX_OFFSET
 from hadron.model.record import NewRecord
 from hadron.testing.nodes import running_nodes
+from hadron.wire.messages import exchanges_pb2 as pb
+from hadron.wire.messages import method
 
 PLAIN = "kind: Exchange\nname: prices\nreplica_set: local/p0\n"
 
@@ -201,6 +204,32 @@ async def test_bad_input_is_refused_and_nobody_else_notices(
                 await take(messages, 1)
             with pytest.raises(NotFoundError):
                 await prices.publish("a", 1)
+
+
+async def test_a_client_that_says_to_have_dropped_anything_breaks_no_description(
+    tmp_path: Path,
+) -> None:
+    """What it says adds up to more than a number of the answer has."""
+    async with running_nodes(tmp_path, 1) as nodes, nodes.client() as client:
+        await client.apply(PLAIN)
+        prices = client.exchange("prices")
+        opening = pb.AttendRequest(open=pb.AttendRequest.Open(exchange="prices"))
+        subscribe = pb.AttendRequest.Subscribe()
+        subscribe.subscriptions.add(id=1, patterns=[">"])
+        dropped = pb.Missed(gaps=[pb.Missed.Gap(id=1, messages=(1 << 64) - 1)])
+        async with (
+            nodes.connection("n1", "mallory") as connection,
+            connection.open_stream(method("Attend"), opening) as stream,
+        ):
+            await stream.send(pb.AttendRequest(subscribe=subscribe))
+            await subscribed(prices, 1)
+            for _ in range(2):
+                await stream.send(pb.AttendRequest(dropped=dropped))
+            with trio.fail_after(10):
+                while not (told := (await prices.describe()).listed[0].dropped_by_client):
+                    await trio.sleep(0.005)  # noqa: ASYNC110
+            await stream.send(pb.AttendRequest(dropped=dropped))
+            assert (await prices.describe()).listed[0].dropped_by_client == told == MAX_OFFSET
 
 
 async def test_subscribers_come_back_to_a_leader_and_are_told(tmp_path: Path) -> None:
