@@ -127,6 +127,8 @@ class Attendance:
             error = error_from_message(message.refused.error)
             for inbox in self._known((message.refused.id,)):
                 inbox.fail(error)
+                # Else it is subscribed again with the others, also while its block is open.
+                self._give_up(inbox)
         if self._call is not None:
             self._call.consumed(message.ByteSize() + len(attachment))
 

@@ -183,7 +183,8 @@ class ExchangeCalls:
                 await session.wait(inbox.confirmed)
             if inbox.failure is not None:
                 raise inbox.failure
-            if not inbox.is_confirmed:
+            # That it was interrupted since then it is told like any other that is open.
+            if not inbox.confirmed.is_set():
                 raise DeadlineExceededError(
                     f"the leader of {_home(item)} has not answered within {limit_s:g} s: nobody is "
                     f"subscribed to exchange {item.name!r}",

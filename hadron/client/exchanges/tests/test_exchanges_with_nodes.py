@@ -226,8 +226,8 @@ async def test_a_client_that_says_to_have_dropped_anything_breaks_no_description
             for _ in range(2):
                 await stream.send(pb.AttendRequest(dropped=dropped))
             with trio.fail_after(10):
-                while not (told := (await prices.describe()).listed[0].dropped_by_client):
-                    await trio.sleep(0.005)  # noqa: ASYNC110
+                while not (told := (await prices.describe()).listed[0].dropped_by_client):  # noqa: ASYNC110
+                    await trio.sleep(0.005)
             await stream.send(pb.AttendRequest(dropped=dropped))
             assert (await prices.describe()).listed[0].dropped_by_client == told == MAX_OFFSET
 
