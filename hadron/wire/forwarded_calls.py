@@ -135,8 +135,8 @@ class ForwardedCall:
         self.outer.consumed(size)
 
     def has_room(self, size: int) -> bool:
-        is_in_time = self.outer.writable or self._ahead + size <= _AHEAD_BYTES
-        return is_in_time and self.outer.has_room(size)
+        ahead = 0 if self.outer.writable else self._ahead
+        return ahead + size <= _AHEAD_BYTES and self.outer.has_room(size)
 
     def room(self, size: int) -> AbstractAsyncContextManager[int]:
         return self.outer.room(size)
