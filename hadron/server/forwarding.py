@@ -375,12 +375,14 @@ class _Relay:
             return
         self._owed_to_leader += size
         self._outer.send(message, [attachment] if attachment else ())
-        if self._outer.writable:
+        if self._outer.writable or self._outer.ahead:
             self._client_takes_more()
 
     def _client_takes_more(self) -> None:
-        owed, self._owed_to_leader = self._owed_to_leader, 0
-        if self._inner is not None:
+        """What it has taken, also while more is ahead of it: that may be so for long."""
+        owed = self._owed_to_leader - self._outer.ahead
+        if owed > 0 and self._inner is not None:
+            self._owed_to_leader -= owed
             self._inner.consumed(owed)
 
     def _leader_ended(self, error: HadronError | None) -> None:

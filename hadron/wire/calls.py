@@ -118,6 +118,11 @@ class Call(Exchange[_Response, _Request], Protocol[_Request, _Response]):
     @property
     def origin(self) -> Origin: ...
 
+    @property
+    def ahead(self) -> int:
+        """Bytes that were sent beyond the peer's credit."""
+        ...
+
     def fail(self, error: HadronError) -> None:
         """End the call with an error."""
         ...

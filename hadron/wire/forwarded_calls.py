@@ -72,8 +72,6 @@ class ForwardedCall:
         self.on_message: Callable[[Any, memoryview], None] = ignore_message
         self.on_end: Callable[[HadronError | None], None] = ignore_end
         self.on_writable: Callable[[], None] = ignore_writable
-        self._ahead = 0
-        """Bytes that were sent since there was credit last."""
 
     def open(self, handler: Handler, message: bytes, attachment: memoryview) -> None:
         """Have it served; raises what the handler raises."""
@@ -109,6 +107,10 @@ class ForwardedCall:
         return self.outer.writable
 
     @property
+    def ahead(self) -> int:
+        return self.outer.ahead
+
+    @property
     def is_open(self) -> bool:
         return self.outer.is_open
 
@@ -118,8 +120,6 @@ class ForwardedCall:
 
     def send(self, message: Any, attachments: Sequence[Bytes] = (), *, end: bool = False) -> None:
         wrapped = forward_pb2.ForwardResponse(message=message.SerializeToString())
-        size = len(wrapped.message) + sum(map(len, attachments))
-        self._ahead = size if self.outer.writable else self._ahead + size
         self.outer.send(wrapped, attachments, end=end)
 
     def end(self) -> None:
@@ -135,8 +135,7 @@ class ForwardedCall:
         self.outer.consumed(size)
 
     def has_room(self, size: int) -> bool:
-        ahead = 0 if self.outer.writable else self._ahead
-        return ahead + size <= _AHEAD_BYTES and self.outer.has_room(size)
+        return self.ahead + size <= _AHEAD_BYTES and self.outer.has_room(size)
 
     def room(self, size: int) -> AbstractAsyncContextManager[int]:
         return self.outer.room(size)

@@ -131,6 +131,10 @@ class FramedCall:
         return self._window > 0 and not self._ended_here and self._connection.takes_more
 
     @property
+    def ahead(self) -> int:
+        return max(0, -self._window)
+
+    @property
     def is_open(self) -> bool:
         return not (self._ended_here and self._ended_there)
 

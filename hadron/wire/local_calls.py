@@ -73,6 +73,10 @@ class LocalCall:
         return self._window > 0 and not self._ended_here
 
     @property
+    def ahead(self) -> int:
+        return max(0, -self._window)
+
+    @property
     def is_open(self) -> bool:
         return not (self._ended_here and self._ended_there)
 

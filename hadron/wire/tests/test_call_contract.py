@@ -4,6 +4,7 @@ opened by those of `wire.calling.Caller` that are their other end."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from typing import Any
@@ -70,9 +71,11 @@ async def local(handlers: dict[int, Handler]) -> AsyncIterator[Caller]:
 
 
 @asynccontextmanager
-async def forwarded(handlers: dict[int, Handler]) -> AsyncIterator[Caller]:
+async def forwarded(
+    handlers: dict[int, Handler], network: SimNetwork | None = None
+) -> AsyncIterator[Caller]:
     """Through a node that the leader knows."""
-    network = SimNetwork()
+    network = network or SimNetwork()
     listeners = [await network.host(each).listen(f"{each}:0") for each in ("leader", "between")]
     to_leader, to_between = (each.address for each in listeners)
     leader = ForwardingService(LEADER.replica_set, lambda _: None, ignore, ClientPorts())
@@ -409,3 +412,34 @@ async def test_a_stream_ends_with_its_error(way: Way, autojump_clock: MockClock)
             await stream.receive()
         with pytest.raises(NotFoundError, match="gone"):
             await send(stream)
+
+
+async def test_a_node_in_between_gives_credit_back_though_more_is_ahead_of_it(
+    autojump_clock: MockClock,
+) -> None:
+    """Answers that come faster than a far client's credit, and no faster than it takes them: the
+    window to it stays used up for as long as they come."""
+    network, large, refused = SimNetwork(), bytes(1 << 20), list[int]()
+
+    def pour(call: AnyCall, _request: Any, _attachment: memoryview) -> None:
+        async def pouring() -> None:
+            for number in range(60):
+                if not call.has_room(len(large)):
+                    refused.append(number)
+                call.send(acked(number), [large])
+                await trio.sleep(0.05)
+            call.end()
+
+        call.spawn(pouring)
+
+    async with forwarded({SUBSCRIBE.number: pour}, network) as caller:
+        for ends in (("client", "between"), ("between", "client")):
+            network.delay(*ends, 0.1)
+            network.slow(*ends, math.inf, buffer_bytes=64 << 20)
+        async with caller.open_stream(SUBSCRIBE, token(0)) as stream:
+            for number in range(60):
+                received = await stream.receive()
+                assert received is not None, f"lost after {number}"
+            assert await stream.receive() is None
+        await trio.sleep(1)  # Until all have heard the end.
+    assert not refused
