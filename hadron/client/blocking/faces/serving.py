@@ -20,8 +20,8 @@ class SyncServing(ServingBase):
         self._lazy.get().wait()
 
     def drain(self) -> None:
-        """Take no more calls, and wait for those that are under way, for `drain_s` at most since
-        that was first asked for; then `wait` returns. Calls that were on their way here go to other
-        servers.
+        """Take no more calls, and wait for those that are under way, and until their answers are
+        sent, for `drain_s` at most since that was first asked for; then `wait` returns. Calls that
+        were on their way here go to other servers.
         """
         self._lazy.get().drain()

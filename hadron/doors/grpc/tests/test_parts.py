@@ -143,6 +143,8 @@ async def _answer() -> None:
     talk = _talk()
     for _ in range(5_000):
         await talk.send(b"x")
+        # The program takes it.
+        talk.rpc.written(1)
 
 
 async def _acknowledge() -> None:
