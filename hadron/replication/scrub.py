@@ -37,6 +37,10 @@ _IN_A_HURRY: Final = 128 << 20
 _LOOK_AGAIN_S: Final = 1.0
 """Between two looks whether entries are repaired, after which their tables are judged."""
 
+_MOST_HURRIES: Final = 5
+"""Passes that follow at once, in a row: entries may be damaged that the one before has not seen;
+where repairs do not help, the next pass is as soon as any."""
+
 _SLICE_BYTES: Final = 64 << 10
 """What a slice that counts no bytes is taken for: rows of tables, and the reading itself."""
 
@@ -68,6 +72,8 @@ class Scrubber:
         self._is_repairing = is_repairing
         self._unjudged = ""
         """What is wrong beside damaged entries, as a pass has found it; "" for nothing."""
+        self._put_off = 0
+        """Passes in a row that found both."""
         self._store = store
         self._follower = follower
         self._random = random
@@ -176,14 +182,14 @@ class Scrubber:
         report.committed_lsn = max(report.committed_lsn, self._follower.committed_lsn)
         others = [problem for problem in report.problems if not _is_about_entry(problem)]
         worst = max(others, key=lambda problem: problem.is_unreadable, default=None)
-        before, self._unjudged = self._unjudged, ""
         # Tables that do not fit a damaged entry may well fit the one that comes in its place.
-        if worst is not None and len(others) == len(report.problems):
-            self._found_tables(worst.text, worst.is_unreadable)
-        elif worst is not None:
-            self._unjudged = worst.text
-            if not before:
-                # Once: where repairs do not help, the next pass is as soon as any.
+        if worst is None or len(others) == len(report.problems):
+            self._put_off, self._unjudged = 0, ""
+            if worst is not None:
+                self._found_tables(worst.text, worst.is_unreadable)
+        else:
+            self._put_off, self._unjudged = self._put_off + 1, worst.text
+            if self._put_off <= _MOST_HURRIES:
                 self._hurried.set()
         return report
 

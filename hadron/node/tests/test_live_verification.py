@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
+from typing import Any
 
 import pytest
 import trio
@@ -18,6 +19,7 @@ from hadron.node.verified import Verified
 from hadron.server import integrity
 from hadron.state.features import MACHINE
 from hadron.storage import generations
+from hadron.storage.report import Report
 from hadron.wire.messages import integrity_pb2, method
 
 
@@ -104,6 +106,27 @@ async def test_what_was_found_beside_a_damaged_entry_is_in_status_until_it_is_me
         await nodes.wait_for("no trouble", lambda: nodes.status("n2").trouble == "")
         await nodes.wait_in_step()
         assert (await verify_live(client)).ok
+
+
+async def test_tables_are_judged_once_what_was_found_beside_them_later_is_mended_too(
+    tmp_path: Path, clock: MockClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Another entry is damaged as the pass begins that was to judge them."""
+    async with loaded(tmp_path, scrub_interval_s=3600.0) as nodes:
+        scrubber = nodes.node("n2").member._scrubber
+        check = scrubber.check
+
+        async def spoiled(**given: Any) -> Report:
+            if scrubber.passes == 1:
+                damage_live(nodes, "n2", DAMAGES["a command"])
+            return await check(**given)
+
+        monkeypatch.setattr(scrubber, "check", spoiled)
+        damage_live(nodes, "n2", DAMAGES["a body"])
+        damage_live(nodes, "n2", "DELETE FROM hadron_stream_batch WHERE base_offset = 15")
+        scrubber.hurry(CorruptionError("a page does not match its checksum"))
+        await nodes.wait_for("replaced", lambda: generations.current_number(nodes.data("n2")) == 1)
+        assert scrubber.passes == 3
 
 
 async def test_a_suspicion_is_in_status_while_it_is_looked_into(
