@@ -6,7 +6,7 @@ from __future__ import annotations
 import os
 import random
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, closing
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -23,7 +23,7 @@ from hadron.node.tests.test_repair import problems
 from hadron.node.verification import verify_paths
 from hadron.replication.repair import Repairer
 from hadron.storage.bodies import BODY
-from hadron.storage.database import transaction
+from hadron.storage.database import open_reader, transaction
 from hadron.storage.log import first_lsn
 from hadron.storage.pages import _record
 from hadron.storage.repair import put_back_body
@@ -83,10 +83,9 @@ def flip(path: Path, value: bytes, *, at: int = 100) -> None:
 
 def call_text(nodes: Nodes, name: str, value: bytes) -> None:
     """Flip the bit in a frame that makes a text of the body with this value."""
-    bodies: Any = nodes.node(name).member._store.writer.connection.execute(
-        f"SELECT bytes FROM {BODY} ORDER BY lsn DESC"
-    )
-    body = next(body for (body,) in bodies if value[:100] in body)
+    with closing(open_reader(database(nodes, name))) as db:
+        bodies: Any = db.execute(f"SELECT bytes FROM {BODY} ORDER BY lsn DESC")
+        body = next(body for (body,) in bodies if value[:100] in body)
     head = _record(None, body)[: -len(body)]
     path = file_of(nodes, name, "log")
     change(path, path.read_bytes().rindex(head + body[:20]) + len(head) - 1, 0x01)
@@ -183,18 +182,31 @@ async def test_a_body_that_is_called_a_text_and_whose_log_row_was_trimmed(
 ) -> None:
     async with loaded(tmp_path, **TRIMMED) as nodes:
         await nodes.wait_for("trimmed", lambda: _first_lsn(nodes, name) > 12)
-        db = nodes.node(name).member._store.writer.connection
-        (lsn, body), *_ = db.execute(f"SELECT lsn, bytes FROM {BODY} ORDER BY lsn")
-        # Its frame is in the file by now: the row is written once more, as by a repair.
-        with transaction(db):
-            put_back_body(db, lsn, body)
-        call_text(nodes, name, body)
+        call_text(nodes, name, await _written_again(nodes, name))
         await nodes.node(name).member._scrubber.check()
         await nodes.wait_for("repaired", lambda: nodes.node(name).member._repairer.repaired == 1)
         await nodes.wait_for("settled", lambda: nodes.status(name).trouble == "")
         async with nodes.client() as client:
             assert await read_all(client) == VALUES
             assert (await verify_live(client)).ok
+
+
+async def _written_again(nodes: Nodes, name: str) -> bytes:
+    """Write the first body once more, as a repair does: its frame is in the file by now. Returns
+    it."""
+    written = trio.Event()
+    found: list[bytes] = []
+
+    def write(db: apsw.Connection) -> None:
+        (lsn, body), *_ = db.execute(f"SELECT lsn, bytes FROM {BODY} ORDER BY lsn")
+        with transaction(db):
+            put_back_body(db, lsn, body)
+        found.append(body)
+
+    nodes.node(name).member._store.writer.submit(write, lambda *_: written.set())
+    await written.wait()
+    (body,) = found
+    return body
 
 
 @pytest.mark.parametrize("number", [2, 3])
