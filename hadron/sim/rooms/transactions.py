@@ -304,8 +304,10 @@ class Operator:
         history, name = self._history, leader.set.name
         began = len(leader.sent), len(leader.heard)
         try:
-            await leader.part.participant.resolve(transaction, commit=commit)
-        except FencedError:
+            with trio.fail_after(_HEALING_S / 4):
+                await leader.part.participant.resolve(transaction, commit=commit)
+        except (FencedError, trio.TooSlowError):
+            # Of a crash nobody tells.
             return
         except HadronError as error:
             history.refused[error.code] += 1

@@ -84,7 +84,10 @@ OF_OBJECTS: Final = """
 """By stream, group, pipeline, exchange or endpoint: of those that are declared, or were."""
 
 WITH_BOUNDS: Final = """
+    delivery.keys:KeyLines _ascending
     delivery.sessions:Silence _heap
+    delivery.shelf:Shelf _batches
+    delivery.shelf:Shelves _sizes
     delivery.waiting:Waiting _delayed _due _firsts _items
     endpoints.choice:Choice _regions
     endpoints.latencies:Latencies _latest_s
@@ -93,6 +96,7 @@ WITH_BOUNDS: Final = """
     replication.feed:Packed bodies
     replication.feed:Ring _by_first _latest
     replication.life:Course _story
+    replication.repair:Repairer _hopeless
     replication.snapshots:_Outgoing _chunks
     replication.trimming:LogHorizon _buckets
     replication.trimming:LogTrimmer _pins
@@ -100,8 +104,8 @@ WITH_BOUNDS: Final = """
     storage.store:Readers _idle
     transactions.machine:Machine _effects
 """
-"""What is remembered of the latest, so many bytes or so long: bounds that have rules of their own.
-What is in it is not looked at."""
+"""What is remembered of the latest, so many bytes or so long, and what waits for people: that has
+bounds with rules of their own. What is in it is not looked at."""
 
 AT_MOST_ONE: Final = """
     serving.retention:RetentionDriver _came
