@@ -88,10 +88,11 @@ WITH_BOUNDS: Final = """
     delivery.sessions:Silence _heap
     delivery.shelf:Shelf _batches
     delivery.shelf:Shelves _sizes
-    delivery.waiting:Waiting _delayed _due _firsts _items
+    delivery.waiting:Waiting _delayed _due _due_apart _firsts _items
     endpoints.choice:Choice _regions
     endpoints.latencies:Latencies _latest_s
     exchanges.rates:Rate _counts
+    model.troubles:Troubles _standing
     node.directory:Directory _refused
     replication.feed:Packed bodies
     replication.feed:Ring _by_first _latest
