@@ -94,6 +94,7 @@ WITH_BOUNDS: Final = """
     exchanges.rates:Rate _counts
     model.troubles:Troubles _standing
     node.directory:Directory _refused
+    pipelines.losses:Losses _by_run _ended _lost
     replication.feed:Packed bodies
     replication.feed:Ring _by_first _latest
     replication.life:Course _story
