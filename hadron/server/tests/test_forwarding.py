@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -85,6 +85,30 @@ async def cut_off(
             stream = SchemaObject(kind="Stream", name="s", spec=StreamSpec(partitions=(US,)))
             await client.apply([stream])
             yield cluster, client
+
+
+async def leader_that_does_not_read(
+    cluster: Cluster, client: Client, monkeypatch: pytest.MonkeyPatch
+) -> Connection:
+    """The node's connection to it, whose bytes stay there from here on, a megabyte at most."""
+    await client._session.connect(US)
+    monkeypatch.setattr(forwarding, "_MAX_UNSENT_BYTES", 1_000_000)
+    [way] = cluster[EU].node("n1").member._forwarding._ways.values()
+    assert way.connection is not None
+    cluster.network.cut(cluster[EU].host("n1"), cluster[US].host("n1"))
+    return way.connection
+
+
+def subscribed(connection: Connection, on_end: Callable[[HadronError | None], None]) -> FramedCall:
+    """A member's call, through the node to the leader in America."""
+    opening = groups_pb2.SubscribeRequest.Open(stream="s", group="g")
+    return Tunnel(connection, US).call(
+        method("Subscribe"),
+        groups_pb2.SubscribeRequest(open=opening),
+        on_message=lambda *_: None,
+        on_end=on_end,
+        end=False,
+    )
 
 
 def calls_at_leader(cluster: Cluster) -> int:
@@ -523,14 +547,7 @@ async def test_a_client_that_waits_for_no_credit_is_refused_by_the_node_that_for
             way.connection.close()
         ends: list[Any] = []
         async with cluster[EU].connection("n1") as connection:
-            opening = groups_pb2.SubscribeRequest.Open(stream="s", group="g")
-            call = Tunnel(connection, US).call(
-                method("Subscribe"),
-                groups_pb2.SubscribeRequest(open=opening),
-                on_message=lambda *_: None,
-                on_end=ends.append,
-                end=False,
-            )
+            call = subscribed(connection, ends.append)
             for _ in range(30):
                 call.send(nack(500_000))
             await cluster.wait_for("a refusal", lambda: bool(ends))
@@ -548,26 +565,10 @@ async def test_what_comes_on_open_calls_counts_among_what_waits_to_be_forwarded(
     """Each sends within its credit, and all of them together too much for a leader that does not
     read."""
     async with cut_off(tmp_path, monkeypatch) as (cluster, client):
-        await client._session.connect(US)
-        monkeypatch.setattr(forwarding, "_MAX_UNSENT_BYTES", 1_000_000)
-        [way] = cluster[EU].node("n1").member._forwarding._ways.values()
-        leader = way.connection
-        assert leader is not None
-        cluster.network.cut(cluster[EU].host("n1"), cluster[US].host("n1"))
+        leader = await leader_that_does_not_read(cluster, client, monkeypatch)
         ends: list[Any] = []
         async with cluster[EU].connection("n1") as connection:
-            opening = groups_pb2.SubscribeRequest.Open(stream="s", group="g")
-            calls = [
-                Tunnel(connection, US).call(
-                    method("Subscribe"),
-                    groups_pb2.SubscribeRequest(open=opening),
-                    on_message=lambda *_: None,
-                    on_end=ends.append,
-                    end=False,
-                )
-                for _ in range(20)
-            ]
-            for call in calls:
+            for call in [subscribed(connection, ends.append) for _ in range(20)]:
                 call.send(nack(400_000))
             await cluster.wait_for("most are ended", lambda: len(ends) > 10)
             # The leader may have done what was sent before.
@@ -582,24 +583,12 @@ async def test_small_messages_of_open_calls_pass_while_values_find_no_room(
     """Others have filled what a node keeps for a leader: whose calls say next to nothing keeps
     them."""
     async with cut_off(tmp_path, monkeypatch) as (cluster, client):
-        await client._session.connect(US)
-        monkeypatch.setattr(forwarding, "_MAX_UNSENT_BYTES", 1_000_000)
-        [way] = cluster[EU].node("n1").member._forwarding._ways.values()
-        leader = way.connection
-        assert leader is not None
-        cluster.network.cut(cluster[EU].host("n1"), cluster[US].host("n1"))
+        leader = await leader_that_does_not_read(cluster, client, monkeypatch)
         ends: list[Any] = []
         async with cluster[EU].connection("n1") as connection:
-            opening = groups_pb2.SubscribeRequest.Open(stream="s", group="g")
 
             def open_call(name: str) -> FramedCall:
-                return Tunnel(connection, US).call(
-                    method("Subscribe"),
-                    groups_pb2.SubscribeRequest(open=opening),
-                    on_message=lambda *_: None,
-                    on_end=lambda _error: ends.append(name),
-                    end=False,
-                )
+                return subscribed(connection, lambda _: ends.append(name))
 
             small, other = open_call("small"), open_call("other")
             for _ in range(5):
