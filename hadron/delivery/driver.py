@@ -94,7 +94,12 @@ class GroupDriver:
             MemoryLedger(progress.floor, self._committed)
             if is_ephemeral
             else LoggedLedger(
-                ground.controller, progress.group_id, progress.floor, self._committed, self._give_up
+                ground.controller,
+                progress.group_id,
+                progress.floor,
+                self._committed,
+                self._give_up,
+                is_awaited=self.machine.rules.waits_for_commits,
             )
         )
         self.sessions: dict[int, MemberSession] = {}
@@ -551,7 +556,7 @@ class GroupDriver:
         """`ledger.OnCommitted`."""
         machine = self.machine
         machine.raise_floor(floor)
-        if ranges and (machine.rules.is_strict or machine.rules.is_by_key):
+        if ranges and machine.rules.waits_for_commits:
             self._carry_out(machine.settled(ranges, trio.current_time()))
             self.pump()
         elif machine.is_full:

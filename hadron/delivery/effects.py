@@ -27,6 +27,11 @@ class Rules:
     deadline_s: float | None = None
     max_attempts: int = 0
 
+    @property
+    def waits_for_commits(self) -> bool:
+        """Whether what follows a record comes once its acknowledgement is committed (GROUPS G3)."""
+        return self.is_strict or self.is_by_key
+
     @classmethod
     def of(cls, options: GroupOptions) -> Rules:
         return cls(

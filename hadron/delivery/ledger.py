@@ -138,7 +138,11 @@ class LoggedLedger:
         floor: int,
         on_committed: OnCommitted,
         on_failure: Callable[[HadronError], None],
+        *,
+        is_awaited: bool = False,
     ) -> None:
+        """`is_awaited`: what follows waits until acknowledgements are committed."""
+        self._is_awaited = is_awaited
         self.floor = floor
         self._controller = controller
         self._group_id = group_id
@@ -190,7 +194,11 @@ class LoggedLedger:
         self._closed = True
 
     def flush(self) -> None:
-        if self._logging or self._closed:
+        if self._closed:
+            return
+        if self._logging:
+            if self._first.confirmations:
+                self._controller.hurry()
             return
         ended: list[Attempts] = []
         acknowledged = RangeSet()
@@ -221,6 +229,7 @@ class LoggedLedger:
             if ended
             else AckRecords(self._group_id, tuple(ranges)),
             done=partial(self._logged, ranges, confirmations),
+            is_patient=not (confirmations or self._is_awaited),
         )
 
     def _logged(

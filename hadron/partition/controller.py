@@ -57,6 +57,9 @@ MAX_UNCOMMITTED_BYTES: Final = 32 << 20
 """What may be written here while no majority has it, in memory and at risk; beyond it records are
 refused. Four times what a replica's window holds, so a majority that keeps up never meets it."""
 
+PATIENCE_S: Final = 0.002
+"""For which what nobody waits for may wait for a group that begins anyway."""
+
 MAX_WAITING: Final = MAX_OPEN_CALLS
 """Of commands that may wait for a majority, and of those that wait for all nodes, about 1 kB each:
 who waits for an answer has a call, so more are those of callers that are gone, or ask for no
@@ -78,11 +81,13 @@ class Controller:
         gate: ByteGate,
         on_fatal: Callable[[BaseException], None],
         on_fenced: Callable[[HadronError], None] | None = None,
+        patience_s: float = PATIENCE_S,
     ) -> None:
         """
         Args:
             feeding: what members are fed with, under the ballot that was won.
             on_fenced: told at once when a member follows another ballot; None: `stop` is.
+            patience_s: of what nobody waits for (`submit`).
         """
         self.ballot = feeding.ballot
         self.machine = follower.machine
@@ -101,7 +106,10 @@ class Controller:
         self._queued = Lines()
         """For the next group."""
         self._is_committing = False
+        self._patience_s = patience_s
+        self._is_hurried = False
         self._submitted = trio.Event()
+        self._waits = trio.Event()
         self._unanswered = Waiters()
         self._uncommitted: deque[Submission] = deque()
         """Logged here, and above the watermark; what was refused or done before is not."""
@@ -124,13 +132,21 @@ class Controller:
     # --- commands -------------------------------------------------------------------------------
 
     def submit(
-        self, command: Command, body: bytes | memoryview = b"", *, acks: int = MAJORITY, done: Done
+        self,
+        command: Command,
+        body: bytes | memoryview = b"",
+        *,
+        acks: int = MAJORITY,
+        done: Done,
+        is_patient: bool = False,
     ) -> None:
-        """Log `command`; `done(result, error)` is called once the answer may leave."""
+        """Log `command`; `done(result, error)` is called once the answer may leave. For one that is
+        patient nobody waits: it begins no group by itself for `PATIENCE_S`, and goes with what
+        comes meanwhile."""
         if self._stopped is not None:
             done(None, self._stopped)
             return
-        submission = Submission(command, body, acks, done)
+        submission = Submission(command, body, acks, done, is_patient=is_patient)
         if len(submission.encoded) > MAX_COMMAND_BYTES or len(body) > MAX_BATCH_BYTES:
             done(None, _too_large(submission))
             return
@@ -144,8 +160,20 @@ class Controller:
         self._gate.add(submission.size)
         self._queued.append(submission)
         if not self._is_committing:
+            self._begin(at_once=not is_patient)
+
+    def hurry(self) -> None:
+        """Somebody waits for what is patient by now."""
+        self._is_hurried = bool(self._queued)
+        if self._is_hurried and not self._is_committing and self._stopped is None:
+            self._begin(at_once=True)
+
+    def _begin(self, *, at_once: bool) -> None:
+        if at_once:
             self._is_committing = True
             self._submitted.set()
+        else:
+            self._waits.set()
 
     async def wait_room(self) -> None:
         """Until so little waits here that more may come: for what no connection's gate holds
@@ -191,8 +219,17 @@ class Controller:
             self._submitted = trio.Event()
             self._store.writer.commit(self._prepare, self._on_persisted)
 
+    async def _patience_loop(self) -> None:
+        """Begin a group where only patient ones came."""
+        while True:
+            await self._waits.wait()
+            await trio.sleep(self._patience_s)
+            self._waits = trio.Event()
+            self.hurry()
+
     def _prepare(self, connection: apsw.Connection) -> Prepared:
         """Prepare a group and send it, before its own COMMIT."""
+        self._is_hurried = False
         group = self._committer.prepare(connection, self._queued, self._clock.now_ms)
         self._on_prepared(group)
         return Prepared(group, group.size)
@@ -218,10 +255,13 @@ class Controller:
             self._persisted_lsn = group.entries[-1].lsn
             self._follower.note_applied(self._persisted_lsn)
             self.feeding.note_own(self._persisted_lsn)
-        self._is_committing = bool(self._queued) and self._stopped is None
+        is_urgent = self._is_hurried or self._queued.urgent > 0
+        self._is_committing = is_urgent and self._stopped is None
         if self._is_committing:
             # May be done before this returns, so what this group has reached is noted above.
             self._store.writer.commit(self._prepare, self._on_persisted)
+        elif self._queued:
+            self._begin(at_once=False)
         self._release()
 
     # --- the watermark --------------------------------------------------------------------------
@@ -369,6 +409,7 @@ class Controller:
         """Lead until `stop`; raises the reason."""
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self._commit_loop)
+            nursery.start_soon(self._patience_loop)
             nursery.start_soon(self.feeding.run_notices)
             nursery.start_soon(self.feeding.measure_log)
             nursery.start_soon(self.feeding.stalls.run)

@@ -30,6 +30,8 @@ class Lines:
     def __init__(self) -> None:
         self._rationed: deque[Submission] = deque()
         self._others: deque[Submission] = deque()
+        self.urgent = 0
+        """Of them, those that are not patient."""
 
     def __bool__(self) -> bool:
         return bool(self._others or self._rationed)
@@ -37,13 +39,14 @@ class Lines:
     def append(self, submission: Submission) -> None:
         line = self._rationed if submission.command.is_rationed else self._others
         line.append(submission)
+        self.urgent += not submission.is_patient
 
     def take(self) -> Iterator[Submission]:
         """Those of the next commit: of each line at least one."""
         rows = size = count = 0
         line = self._rationed
         while line and rows < RATION_ROWS and size < _RATION_BYTES:
-            submission = line.popleft()
+            submission = self._pop(line)
             rows += max(1, submission.command.rows)
             size += submission.size
             count += 1
@@ -53,14 +56,20 @@ class Lines:
         while line and (
             count == first or (size < GROUP_COMMIT_BYTES and count < GROUP_COMMIT_COMMANDS)
         ):
-            submission = line.popleft()
+            submission = self._pop(line)
             size += submission.size
             count += 1
             yield submission
+
+    def _pop(self, line: deque[Submission]) -> Submission:
+        submission = line.popleft()
+        self.urgent -= not submission.is_patient
+        return submission
 
     def clear(self) -> list[Submission]:
         """Take out all of them."""
         left = [*self._rationed, *self._others]
         self._rationed.clear()
         self._others.clear()
+        self.urgent = 0
         return left

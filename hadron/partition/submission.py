@@ -23,19 +23,29 @@ class Submission:
         "encoded",
         "error",
         "events",
+        "is_patient",
         "logged",
         "lsn",
         "result",
         "size",
     )
 
-    def __init__(self, command: Command, body: bytes | memoryview, acks: int, done: Done) -> None:
+    def __init__(
+        self,
+        command: Command,
+        body: bytes | memoryview,
+        acks: int,
+        done: Done,
+        *,
+        is_patient: bool = False,
+    ) -> None:
         self.command = command
         self.encoded = encode(command)
         self.body = body
         self.size = len(self.encoded) + len(body) + 64
         self.acks = acks
         self.done = done
+        self.is_patient = is_patient
         self.lsn = 0
         """Where it was logged; for a refusal or a repetition, the log's end when it was judged."""
         self.logged = False

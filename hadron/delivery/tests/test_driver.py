@@ -521,6 +521,9 @@ def test_only_so_many_confirmations_wait_for_a_majority(monkeypatch: pytest.Monk
         def submit(self, *_: Any, **__: Any) -> None:
             """Nothing is committed."""
 
+        def hurry(self) -> None:
+            """However much somebody waits for it."""
+
     monkeypatch.setattr(ledger_module, "_MAX_CONFIRMATIONS", 3)
     controller: Any = NoMajority()
     ledger = LoggedLedger(controller, 1, 0, lambda *_: None, lambda _: None)

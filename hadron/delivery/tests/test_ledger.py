@@ -24,10 +24,16 @@ class NoMajority:
     def __init__(self) -> None:
         self.commands: list[Any] = []
         self._done: list[Callable[[Any, Any], None]] = []
+        self.is_patient = False
+        """Whether nobody waits for the latest."""
 
-    def submit(self, command: Any, *, done: Callable[[Any, Any], None]) -> None:
+    def submit(self, command: Any, *, done: Callable[[Any, Any], None], is_patient: bool) -> None:
         self.commands.append(command)
         self._done.append(done)
+        self.is_patient = is_patient
+
+    def hurry(self) -> None:
+        self.is_patient = False
 
     def commit(self) -> None:
         while self._done:
@@ -108,6 +114,39 @@ def test_what_is_said_behind_a_question_goes_with_it_where_there_is_room() -> No
     ledger.confirm(Confirmation(sink, 3, []))  # type: ignore[arg-type]
     ledger.flush()
     assert sink.confirmed == [1, 2, 3]
+
+
+def test_who_asks_for_a_confirmation_hurries_what_is_on_its_way() -> None:
+    controller, sink = NoMajority(), Confirmed()
+    ledger = ledger_of(controller)
+    ledger.acknowledge([(0, 9)])
+    ledger.flush()
+    assert controller.is_patient
+    ledger.acknowledge([(10, 19)])
+    ledger.flush()
+    assert controller.is_patient, "nobody waits for these either"
+    ledger.confirm(Confirmation(sink, 1, []))  # type: ignore[arg-type]
+    ledger.flush()
+    assert not controller.is_patient
+    controller.commit_one()
+    assert not controller.is_patient, "what was asked for comes with the next"
+    controller.commit_one()
+    assert sink.confirmed == [1]
+
+
+def test_what_follows_in_an_order_waits_for_nobody() -> None:
+    controller = NoMajority()
+    ledger = LoggedLedger(
+        controller,  # type: ignore[arg-type]
+        1,
+        0,
+        lambda *_: None,
+        lambda _: None,
+        is_awaited=True,
+    )
+    ledger.acknowledge([(0, 9)])
+    ledger.flush()
+    assert not controller.is_patient
 
 
 def test_attempts_that_later_ones_replace_are_dropped(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -16,7 +16,7 @@ from hadron.delivery.tests.support import Consumer, progress
 from hadron.model.errors import ConflictError, HadronError
 from hadron.model.ranges import Range
 from hadron.model.transactions import DELETED, DELIVERIES, DONE, Lock, TransactionId
-from hadron.serving.tests.stack import SET, Stack, leading
+from hadron.serving.tests.stack import SET, Stack, leading, until
 from hadron.state.groups import progress as groups
 from hadron.state.groups.endings import DeadLetterRecords
 from hadron.state.groups.progress import ORDER_STRICT, AckRecords, CreateGroup, Progress
@@ -145,6 +145,7 @@ class TestAParticipant:
         await abort(stack, A)
         await other.until(2, 3, 0, 1)
         assert [each.attempt for each in other.deliveries] == [2, 2]
+        await until(lambda: other.driver.ledger.is_idle)
         tried = await stack.rows("SELECT first, last, attempts FROM hadron_group_attempt")
         assert tried == [(0, 3, 1)]
 

@@ -21,12 +21,14 @@ from hadron.model.errors import (
     OverloadedError,
     RecordTooLargeError,
     SequenceError,
+    ShuttingDownError,
 )
 from hadron.model.ids import EMPTY_LOG, Ballot
 from hadron.model.transactions import TransactionId
 from hadron.partition import controller as module
 from hadron.partition import lines
 from hadron.partition.gate import ByteGate
+from hadron.partition.group_commit import GroupCommit
 from hadron.partition.observers import Order
 from hadron.partition.submission import Submission
 from hadron.partition.waiters import ALL, LEADER, MAJORITY
@@ -53,7 +55,7 @@ class Asked:
         self.answers: dict[str, Any] = {}
 
     def submit(
-        self, name: str, command: machine.Command, body: bytes = b"", **options: int
+        self, name: str, command: machine.Command, body: bytes = b"", **options: Any
     ) -> None:
         def done(result: Any, error: HadronError | None) -> None:
             assert name not in self.answers, "answered once"
@@ -63,7 +65,7 @@ class Asked:
 
         self._stack.controller.submit(command, body, done=done, **options)
 
-    def append(self, name: str, stream_id: int, sequence: int = -1, **options: int) -> None:
+    def append(self, name: str, stream_id: int, sequence: int = -1, **options: Any) -> None:
         pid = b"p" * 16 if sequence >= 0 else b""
         data = encode_values([b"x"], 1, producer_id=pid, sequence=sequence)
         self.submit(name, AppendBatch.of(stream_id, read_head(data), len(data)), data, **options)
@@ -117,6 +119,64 @@ def _answering(name: str) -> Any:
     return SimpleNamespace(
         name=name, wake=lambda: None, send_notice=send_notice, notice_due=False, sent=0
     )
+
+
+class TestPatience:
+    """GROUPS G18."""
+
+    @pytest.fixture
+    async def patient(self, one: Stack, monkeypatch: pytest.MonkeyPatch) -> Stack:
+        """A leader to which nobody is patient for longer than a test takes."""
+        monkeypatch.setattr(one.controller, "_patience_s", 3_600.0)
+        return one
+
+    async def test_what_is_patient_goes_with_what_is_not(
+        self, patient: Stack, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        stream_id = await patient.stream("s")
+        controller, asked = patient.controller, Asked(patient)
+        commits: list[int] = []
+        prepared = controller._on_prepared
+
+        def on_prepared(group: GroupCommit) -> None:
+            commits.append(len(group.logged))
+            prepared(group)
+
+        monkeypatch.setattr(controller, "_on_prepared", on_prepared)
+        asked.append("patient", stream_id, is_patient=True)
+        await trio.testing.wait_all_tasks_blocked(0.01)
+        assert asked.answers == {}
+        asked.append("other", stream_id)
+        await asked.until("patient", "other")
+        first, second = asked.answers.values()
+        assert (first.base_offset, second.base_offset) == (0, 1)
+        assert commits == [2]
+
+    async def test_what_came_during_a_commit_is_patient_too(self, patient: Stack) -> None:
+        stream_id = await patient.stream("s")
+        asked = Asked(patient)
+        asked.append("first", stream_id)
+        await until(lambda: not patient.controller._queued)
+        asked.append("patient", stream_id, is_patient=True)
+        await asked.until("first")
+        await trio.testing.wait_all_tasks_blocked(0.01)
+        assert "patient" not in asked.answers
+        patient.controller.hurry()
+        await asked.until("patient")
+
+    async def test_what_is_patient_waits_no_longer(self, one: Stack) -> None:
+        stream_id = await one.stream("s")
+        asked = Asked(one)
+        for number in range(3):
+            asked.append(str(number), stream_id, is_patient=True)
+            await asked.until(str(number))
+
+    async def test_what_is_patient_is_told_when_leading_ends(self, patient: Stack) -> None:
+        stream_id = await patient.stream("s")
+        asked = Asked(patient)
+        asked.append("patient", stream_id, is_patient=True)
+        patient.controller.stop(ShuttingDownError("over"))
+        assert isinstance(asked.answers["patient"], ShuttingDownError)
 
 
 class TestGroupCommit:

@@ -145,6 +145,8 @@ class Stack:
             cork=cork,
             gate=self.gate,
             on_fatal=self.fatal.append,
+            # Many of these tests have a clock that stands.
+            patience_s=0.0,
         )
         self.catalog: Catalog
         self.visible: VisibleStreams

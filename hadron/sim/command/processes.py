@@ -22,7 +22,7 @@ from hadron.sim.runs.run import Outcome
 
 _SEEDS_PER_PROCESS: Final = 50
 _PATIENCE_S: Final = 120.0
-"""Real seconds for one seed, which takes two or three on an idle machine."""
+"""Real seconds for one seed, which takes some ten on an idle core."""
 
 
 def run_elsewhere(

@@ -42,6 +42,8 @@ T = TypeVar("T")
 
 SET: Final = "local/p0"
 _START_MS: Final = 1_700_000_000_000
+_PATIENCE_S: Final = 0.002
+"""As `partition.controller` has it."""
 
 
 class Snapshot(NamedTuple):
@@ -145,6 +147,7 @@ class Log:
     is_slow: bool = False
     _waiting: deque[_Waiting] = field(default_factory=deque)
     _some: trio.Event = field(default_factory=trio.Event)
+    _urgent: trio.Event = field(default_factory=trio.Event)
     copies: dict[int, bytes] = field(default_factory=dict)
 
     @property
@@ -159,7 +162,14 @@ class Log:
     def log_now_ms(self) -> int:
         return now_ms()
 
-    def submit(self, command: Command, body: bytes | memoryview = b"", *, done: Done) -> None:
+    def submit(
+        self,
+        command: Command,
+        body: bytes | memoryview = b"",
+        *,
+        done: Done,
+        is_patient: bool = False,
+    ) -> None:
         if not self.leads:
             done(None, _fenced())
             return
@@ -169,11 +179,17 @@ class Log:
             self.on_refused(command)
             done(None, error)
         else:
-            self._wait(_Waiting(done, command, bytes(body)))
+            self._wait(_Waiting(done, command, bytes(body)), is_patient=is_patient)
 
-    def _wait(self, each: _Waiting) -> None:
+    def hurry(self) -> None:
+        if self._waiting:
+            self._urgent.set()
+
+    def _wait(self, each: _Waiting, *, is_patient: bool = False) -> None:
         self._waiting.append(each)
         self._some.set()
+        if not is_patient:
+            self._urgent.set()
 
     async def _answer(self, of: Callable[[Done], None]) -> Any:
         outcome: list[tuple[Any, HadronError | None]] = []
@@ -217,6 +233,8 @@ class Log:
         chance = self.chance
         while True:
             await self._some.wait()
+            with trio.move_on_after(_PATIENCE_S):
+                await self._urgent.wait()
             slow = (0.0, 0.02, 0.3, 1.5) if self.is_slow else (0.0, 0.001, 0.005)
             await trio.sleep(chance.choice(slow))
             whole = chance.random() < 0.7
@@ -243,7 +261,7 @@ class Log:
                 self.observers.tell(outcome.events)
             answers.append((each.done, outcome.result, outcome.error))
         if not self._waiting:
-            self._some = trio.Event()
+            self._some, self._urgent = trio.Event(), trio.Event()
         if not is_heard:
             return
         for done, result, error in answers:

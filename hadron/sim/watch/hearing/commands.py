@@ -59,11 +59,12 @@ class HearsCommands:
             *,
             acks: int = MAJORITY,
             done: Any,
+            is_patient: bool = False,
         ) -> None:
             self._known.entries.submitted(controller, command)
             self._known.judged.submitted(command)
             told = Told(self._known.answers, controller, type(command).__name__, acks, done)
-            original(controller, command, body, acks=acks, done=told)
+            original(controller, command, body, acks=acks, done=told, is_patient=is_patient)
 
         return submit
 
