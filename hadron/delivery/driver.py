@@ -252,25 +252,27 @@ class GroupDriver:
         if first > machine.dropped_below:
             self._carry_out(machine.skip_below(first, now))
             self.ledger.raise_floor(first)
+        machine.dying, machine.unlogged = self._letters.waiting, self.ledger.unlogged
         for _ in range(_DELIVERIES_PER_TURN):
             # To send may be to find that a member is gone, and all that follows from that.
             if self._closed:
                 return
-            machine.dying, machine.unlogged = self._letters.waiting, self.ledger.unlogged
-            wanted = machine.next_wanted(end, now)
-            if wanted is None:
+            chosen = machine.choose(end, now)
+            if chosen is None:
                 self._rest(end, now)
                 return
-            batch = self._shelf.at(wanted)
+            batch = self._shelf.at(chosen.next.offset)
             if batch is None:
-                self._read(wanted)
+                self._read(chosen.next.offset)
                 self._arm_timer(now)
                 return
-            keys = self._shelf.keys(batch) if machine.needs_keys(wanted) else None
-            effect = machine.assign(wanted, batch.next_offset, end, now, keys)
-            self._end_batches(machine.takers.take_interrupted())
+            keys = self._shelf.keys(batch) if machine.needs_keys(chosen) else None
+            effect = machine.assign(chosen, batch.next_offset, end, now, keys)
+            if machine.takers.interrupted:
+                self._end_batches(machine.takers.take_interrupted())
             if isinstance(effect, Exhausted):
                 self._carry_out(Effects(exhausted=[effect]))
+                machine.dying = self._letters.waiting
             elif effect is not None and effect.member in self.sessions:
                 # Else its connection broke with the end of another one's batch; it has left.
                 self.sessions[effect.member].deliver(effect, batch)
@@ -285,7 +287,8 @@ class GroupDriver:
             self._read_window()
         if machine.keys is not None:
             machine.keys.wait_for_room(self._pump_soon)
-        self._end_batches(machine.rest())
+        if ended := machine.rest():
+            self._end_batches(ended)
         self._arm_timer(now)
 
     def _end_batches(self, numbers: Sequence[int]) -> None:

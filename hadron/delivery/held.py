@@ -59,8 +59,9 @@ class Held:
 
     def begin(self, member: Member, first: int, last: int, tries: Tries, now: float) -> Delivery:
         number = next(self._numbers)
-        delivery = Delivery(number, member.number, tries, RangeSet(), now)
-        self.put(delivery, first, last, now)
+        delivery = Delivery(number, member.number, tries, RangeSet.of(first, last), now)
+        self.pieces += 1
+        self._take_in(delivery, first, last, now)
         return delivery
 
     def put(self, delivery: Delivery, first: int, last: int, now: float) -> None:
@@ -68,6 +69,9 @@ class Held:
         before = delivery.held.fragments
         delivery.held.add(first, last)
         self.pieces += delivery.held.fragments - before
+        self._take_in(delivery, first, last, now)
+
+    def _take_in(self, delivery: Delivery, first: int, last: int, now: float) -> None:
         self.records += last - first + 1
         if self._by_offset is not None:
             self._by_offset.add(first, last, delivery)
@@ -82,13 +86,15 @@ class Held:
         released = held.remove(first, last)
         if not released:
             return released
-        self.pieces += held.fragments - before
         self.records -= size(released)
         assert self.records >= 0, self.records
-        self._forget_offsets(released)
+        if self._by_offset is not None:
+            self._forget_offsets(released)
         if held:
+            self.pieces += held.fragments - before
             self.arm(delivery, now)
         else:
+            self.pieces -= before
             self._forget(delivery)
             del self._members[delivery.member].deliveries[delivery.number]
         return released

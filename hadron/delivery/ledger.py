@@ -170,8 +170,9 @@ class LoggedLedger:
         return self._behind if self._first.confirmations else self._first
 
     def acknowledge(self, ranges: Sequence[Range]) -> None:
+        acknowledged = self._open.acknowledged
         for first, last in ranges:
-            self._open.acknowledged.add(first, last)
+            acknowledged.add(first, last)
 
     def confirm(self, confirmation: Confirmation) -> None:
         """Raises `OverloadedError` when too many wait for theirs."""

@@ -23,7 +23,7 @@ from hadron.delivery.effects import PLAIN, Assignment, Effects, Exhausted, Expir
 from hadron.delivery.frontier import Frontier
 from hadron.delivery.held import Held
 from hadron.delivery.keys import BatchKeys, KeyLines, KeyRoom
-from hadron.delivery.members import Delivery, Member, Next, Takers
+from hadron.delivery.members import Chosen, Delivery, Member, Next, Takers
 from hadron.delivery.taking import DEALT_WITH, Taking
 from hadron.delivery.tries import Cause, Refusal, Tries
 from hadron.delivery.waiting import Again, Waiting
@@ -148,8 +148,8 @@ class Group:
         """Pieces of what is in flight, waits, is taken, stands in line, goes to the dead letters or
         waits for the log."""
         behind = self.keys.behind if self.keys is not None else 0
-        among_members = self.held.pieces + self.waiting.fragments + self.taken.pieces
-        return among_members + behind + self.dying + self.unlogged
+        returning = self.waiting.fragments + self.taken.pieces
+        return self.held.pieces + returning + behind + self.dying + self.unlogged
 
     @property
     def is_full(self) -> bool:
@@ -162,17 +162,18 @@ class Group:
         have fewer in order by key."""
         return self.in_flight + self.taken.records >= MAX_GROUP_IN_FLIGHT or self.is_crowded
 
-    def needs_keys(self, wanted: int) -> bool:
-        """Whether `assign` has to know the keys of the batch with `wanted`."""
-        return self.keys is not None and wanted == self.frontier.cursor
+    def needs_keys(self, chosen: Chosen) -> bool:
+        """Whether `assign` has to know the keys of the batch with this record."""
+        return self.keys is not None and chosen.next.offset == self.frontier.cursor
 
     @property
     def is_crowded(self) -> bool:
         """The groups of this leader have no room for more records in order by key."""
         return self.keys is not None and self.keys.left <= 0
 
-    def next_wanted(self, visible_end: int, now: float) -> int | None:
-        """The offset that should be delivered next, None when there is none or nobody takes it."""
+    def choose(self, visible_end: int, now: float) -> Chosen | None:
+        """What should be delivered next, and to whom; None when there is nothing or nobody takes
+        it."""
         if self.takers.resting:
             self.takers.wake(now)
         if self.takers.lingering:
@@ -181,15 +182,20 @@ class Group:
             self.takers.look_at_drain(now, is_needed=self.waiting.any_apart)
         if not self.takers:
             return None
+        chosen = self._choose(visible_end, now)
+        if chosen is not None and chosen.member.number == chosen.next.avoid:
+            # To ask the others may be to find that they take nothing: now it is alone.
+            chosen = self._choose(visible_end, now)
+        return chosen
+
+    def _choose(self, visible_end: int, now: float) -> Chosen | None:
         found = self._source(visible_end, now)
         if found is None:
             if self.takers.patient:
                 self.takers.nothing_there()
             return None
-        return found.offset if self._taker(found, visible_end, now) is not None else None
-
-    def _taker(self, wanted: Next, visible_end: int, now: float) -> Member | None:
-        return self.takers.pick(self._available(visible_end, now), now, wanted)
+        member = self.takers.pick(self._available(visible_end, now), now, found)
+        return Chosen(found, member) if member is not None else None
 
     def _source(self, visible_end: int, now: float) -> Next | None:
         """What comes next, whoever takes it."""
@@ -224,9 +230,9 @@ class Group:
         return (
             frontier.cursor < visible_end
             and not frontier.needs_window
+            and not self._late
             and not self.is_full
             and not self.has_enough_in_flight
-            and not self._late
         )
 
     def _available(self, visible_end: int, now: float) -> int:
@@ -246,24 +252,19 @@ class Group:
 
     def assign(
         self,
-        wanted: int,
+        chosen: Chosen,
         batch_end: int,
         visible_end: int,
         now: float,
         keys: BatchKeys | None = None,
     ) -> Assignment | Exhausted | None:
-        """Give `wanted`, which `next_wanted` has said, and what follows it, below `batch_end`, to
-        the member whose turn it is. Offsets acknowledged before are skipped. `keys` are of that
-        batch, where they are needed. None when nobody takes anything, when something else comes
-        first by now, or when what comes next only had to be set aside; dead letters when it has no
-        attempts left. Ask for `next_wanted` again then.
+        """Give what `choose` has just said, and what follows it, below `batch_end`, to that member.
+        Offsets acknowledged before are skipped. `keys` are of that batch, where they are needed.
+        None when what comes next only had to be set aside; dead letters when it has no attempts
+        left. Choose again then.
         """
-        found = self._source(visible_end, now)
-        if found is None or found.offset != wanted:
-            return None
-        if (member := self._taker(found, visible_end, now)) is None:
-            return None
-        most = 1 if self.rules.is_strict or found.is_apart else member.most
+        (wanted, _, is_apart), member = chosen
+        most = 1 if self.rules.is_strict or is_apart else member.most
         if wanted != self.frontier.cursor:
             first = wanted
             last, tries = self.waiting.pop(first, now, below=batch_end, count=most)
@@ -276,7 +277,7 @@ class Group:
                 # The leader before had no time to write them.
                 return self._exhaust(first, last, attempt - 1, _USED_UP)
             tries = Tries(attempt)
-        assert found.is_apart <= tries.is_apart, (wanted, tries)
+        assert is_apart <= tries.is_apart, (wanted, tries)
         return self._hold(member, first, last, tries, visible_end, now)
 
     def _advance(self, end: int, keys: BatchKeys | None, now: float) -> Attempts | None:

@@ -111,13 +111,13 @@ class Member:
         """Whether it has credit that is worth a message."""
         if self.credit <= 0 or self.rests_until is not None:
             return False
-        if self.is_alone:
+        if (self.has_apart or self.drains) and self.is_alone:
             return False
         if self.is_on_trial:
             return self.tried not in self.deliveries
         return (
-            self.credit >= self.quantum
-            or not self.deliveries
+            not self.deliveries
+            or self.credit >= self.quantum
             or self.filled > 0
             or self.has_lingered
         )
@@ -169,7 +169,7 @@ class Member:
 
 
 class Next(NamedTuple):
-    """What comes next.
+    """What comes next, whoever is given it.
 
     Attributes:
         avoid: the member that it is rather not given to.
@@ -179,6 +179,13 @@ class Next(NamedTuple):
     offset: int
     avoid: int = 0
     is_apart: bool = False
+
+
+class Chosen(NamedTuple):
+    """What comes next, and whose turn it is. It is so until anything happens."""
+
+    next: Next
+    member: Member
 
 
 class Takers:

@@ -81,6 +81,12 @@ class RangeSet:
 
     def add(self, first: int, last: int) -> None:
         """Add all of first … last."""
+        firsts, lasts = self._firsts, self._lasts
+        if not lasts or first > lasts[-1] + 1:
+            # Mostly they come in their order.
+            firsts.append(first)
+            lasts.append(last)
+            return
         start = bisect_left(self._lasts, first - 1)
         stop = bisect_right(self._firsts, last + 1)
         if start < stop:

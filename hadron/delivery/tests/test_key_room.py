@@ -42,8 +42,8 @@ def group_in(room: KeyRoom) -> tuple[Group, Member]:
 def deliver(group: Group, hashes: list[int]) -> list[int]:
     """The offsets of all that can be delivered now."""
     found = list[int]()
-    while (wanted := group.next_wanted(END, 0.0)) is not None:
-        given = group.assign(wanted, END, END, 0.0, BatchKeys(0, hashes))
+    while (chosen := group.choose(END, 0.0)) is not None:
+        given = group.assign(chosen, END, END, 0.0, BatchKeys(0, hashes))
         if isinstance(given, Assignment):
             found += range(given.first, given.last + 1)
     return found

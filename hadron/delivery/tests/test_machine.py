@@ -26,11 +26,11 @@ def spans(ranges: Iterable[Range]) -> set[int]:
     return {offset for first, last in ranges for offset in span(first, last)}
 
 
-def deliver(group: Group, end: int, now: float = 0.0) -> Assignment | None:
-    wanted = group.next_wanted(end, now)
-    if wanted is None:
+def deliver(group: Group, end: int, now: float = 0.0, *, batch: int = BATCH) -> Assignment | None:
+    chosen = group.choose(end, now)
+    if chosen is None:
         return None
-    found = group.assign(wanted, (wanted // BATCH + 1) * BATCH, end, now)
+    found = group.assign(chosen, (chosen.next.offset // batch + 1) * batch, end, now)
     assert not isinstance(found, Exhausted), "there is no limit"
     return found
 
@@ -333,16 +333,18 @@ class TestRetention:
     def test_what_was_dropped_is_not_delivered_again(self) -> None:
         group = Group(0, [])
         member = group.join(10, lambda: True)
-        first = group.assign(0, 10, 100, 0.0)
-        assert isinstance(first, Assignment)
+        first = deliver(group, 100, batch=10)
+        assert first is not None
         assert (first.first, first.last) == (0, 9)
         group.refuse(member.number, first.delivery, 0, 4, now=0.0, delay_s=0.0)
         group.skip_below(7)
-        assert (group.floor, group.next_wanted(100, 0.0)) == (7, 10)
+        following = group.choose(100, 0.0)
+        assert following is not None
+        assert (group.floor, following.next.offset) == (7, 10)
         group.leave(member.number, 1.0)
         other = group.join(10, lambda: True)
-        again = group.assign(7, 10, 100, 1.0)
-        assert isinstance(again, Assignment)
+        again = deliver(group, 100, 1.0, batch=10)
+        assert again is not None
         assert (again.member, again.first, again.last) == (other.number, 7, 9)
 
     def test_the_cursor_moves_over_the_gap_and_what_is_acknowledged_behind_it(self) -> None:

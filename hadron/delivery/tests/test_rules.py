@@ -27,11 +27,11 @@ def deliver(
 ) -> Assignment | None:
     """The next delivery, over whatever only has to be set aside; `dead` takes what has no attempts
     left."""
-    while (wanted := group.next_wanted(end, now)) is not None:
-        base = wanted // BATCH * BATCH
+    while (chosen := group.choose(end, now)) is not None:
+        base = chosen.next.offset // BATCH * BATCH
         hashes = [key_of(n) for n in range(base, base + BATCH)]
         keys = BatchKeys(base, hashes) if group.rules.is_by_key else None
-        found = group.assign(wanted, base + BATCH, end, now, keys)
+        found = group.assign(chosen, base + BATCH, end, now, keys)
         if isinstance(found, Exhausted):
             assert dead is not None
             dead.append(found)
@@ -108,9 +108,6 @@ class TestDeadlines:
         group.join(4, lambda: reads)
         group.expire(10.0)
         reads = False
-        wanted = group.next_wanted(16, 10.0)
-        assert wanted == 0
-        assert group.assign(wanted, 2, 16, 10.0) is None
         assert group.frontier.cursor == 4
         assert drain(group, 16, 10.0) == [(1, 4, 4)]
 
@@ -607,7 +604,7 @@ class TestWindows:
         group.skip_below(9)
         assert group.frontier.needs_window
         group.frontier.resume([(8, 10), (12, 12)], [(9, 9, 3), (11, 11, 1)], None)
-        assert [group.next_wanted(16, 0.0), drain(group, 16)] == [11, [(1, 11, 11), (1, 13, 15)]]
+        assert drain(group, 16) == [(1, 11, 11), (1, 13, 15)]
 
 
 class TestBounds:

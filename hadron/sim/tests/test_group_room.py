@@ -100,7 +100,7 @@ BUGS: Final[dict[str, Edit]] = {
         "delivery.members:Member.is_alone", "self.has_apart or self.drains", "self.drains"
     ),
     "who is to be empty gets nothing more for ever, though nothing waits for that any more": Edit(
-        "delivery.machine:Group.next_wanted", "if self.takers.draining is not None:", "if False:"
+        "delivery.machine:Group.choose", "if self.takers.draining is not None:", "if False:"
     ),
     "who is to be empty gets nothing more while it works on one record all day": Edit(
         "delivery.members:Takers.look_at_drain",
