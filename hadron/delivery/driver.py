@@ -125,7 +125,8 @@ class GroupDriver:
 
     # --- members --------------------------------------------------------------------------------
 
-    def join(self, sink: MemberSink, joining: Joining) -> MemberSession:
+    def join(self, sink: MemberSink, joining: Joining, *, skipped: int = 0) -> MemberSession:
+        """`skipped`: as the member is told it (`port.Opened`)."""
         now = trio.current_time()
         member = self.machine.join(
             joining.max_in_flight,
@@ -162,6 +163,7 @@ class GroupDriver:
                 self.dead_letter_stream,
                 self.is_ephemeral,
                 progress.fence,
+                skipped,
             )
         )
         self.pump()

@@ -147,21 +147,22 @@ class Groups(Part):
             raise NotReadyError(f"group {joining.group!r} is being reset or deleted")
         self._joining[key] += 1
         try:
-            driver = self._drivers.get(key)
+            driver, skipped = self._drivers.get(key), 0
             if driver is None or not driver.is_ephemeral:
-                driver = await self._find_or_make(key, joining)
+                driver, skipped = await self._find_or_make(key, joining)
             joining.options.check(
                 joining.group,
                 driver.progress.options,
                 ephemeral=driver.is_ephemeral,
                 dead_letter_stream=driver.dead_letter_stream,
             )
-            return driver, driver.join(sink, joining)
+            return driver, driver.join(sink, joining, skipped=skipped)
         finally:
             self._joining[key] -= 1
             self._forget_if_idle(key)
 
-    async def _find_or_make(self, key: _Key, joining: Joining) -> GroupDriver:
+    async def _find_or_make(self, key: _Key, joining: Joining) -> tuple[GroupDriver, int]:
+        """And how many records retention has dropped before the group had come to them."""
         reading = _Reading(key)
         self._reading.add(reading)
         try:
@@ -181,7 +182,7 @@ class Groups(Part):
         driver = self._drivers.get(key)
         if driver is None:
             driver = self._new_driver(key, progress)
-        return driver
+        return driver, progress.skipped
 
     async def _read_progress(self, reading: _Reading, joining: Joining) -> Progress:
         """As it stands when this returns, unless the group has a driver by then, which hears of

@@ -148,8 +148,8 @@ class Group:
         """Pieces of what is in flight, waits, is taken, stands in line, goes to the dead letters or
         waits for the log."""
         behind = self.keys.behind if self.keys is not None else 0
-        returning = self.waiting.fragments + self.taken.pieces
-        return self.held.pieces + returning + behind + self.dying + self.unlogged
+        back = self.waiting.fragments + self.taken.pieces
+        return self.held.pieces + back + behind + self.dying + self.unlogged
 
     @property
     def is_full(self) -> bool:
@@ -314,8 +314,7 @@ class Group:
 
     def rest(self) -> Sequence[int]:
         """Nothing can be delivered now: members whose batch was begun, and ends as it is."""
-        takers = self.takers
-        return takers.end_batches() if takers.filling or takers.interrupted else ()
+        return self.takers.end_batches()
 
     # --- acknowledgements -----------------------------------------------------------------------
 

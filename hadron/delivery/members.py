@@ -379,7 +379,7 @@ class Takers:
         """Nothing follows for anybody: members that are to be told that their batch has ended."""
         if self.filling is not None:
             self.interrupt()
-        return self.take_interrupted()
+        return self.take_interrupted() if self.interrupted else []
 
     def take_interrupted(self) -> list[int]:
         """Members that are to be told so, before they are given anything more."""

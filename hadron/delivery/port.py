@@ -98,6 +98,7 @@ class Opened(NamedTuple):
         ballot: in which its deliveries will be.
         dead_letter_stream: by name; "" for none, and for one that was deleted.
         fence: the last token from before the group was made, or reset.
+        skipped: records that retention has dropped before the group had come to them.
     """
 
     ballot: Ballot
@@ -106,6 +107,7 @@ class Opened(NamedTuple):
     dead_letter_stream: str
     is_ephemeral: bool
     fence: Token
+    skipped: int = 0
 
 
 class MemberSink(Protocol):

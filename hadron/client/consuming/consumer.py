@@ -27,7 +27,7 @@ from hadron.model.errors import ClosedError, HadronError, NotFoundError, PeerErr
 from hadron.model.ranges import runs
 from hadron.model.record import Record, record_type
 from hadron.model.schema import SchemaObject, StreamSpec
-from hadron.wire.messages import groups_pb2, method
+from hadron.wire.messages import groups_pb2
 
 _log = logging.getLogger(__name__)
 
@@ -35,7 +35,6 @@ ACKS_PER_MESSAGE: Final = 128
 """Acks that go out without waiting for the next turn, so that the leader can send more records
 while the user works on those that are here."""
 
-_DESCRIBE: Final = method("DescribeGroup")
 
 _BEAT: Final = 0.75
 """Of the promised interval: so that a late one is not a missed one."""
@@ -422,7 +421,6 @@ class Consumer(AckSender):
         except BaseException:
             self._close()
             raise
-        self._scopes.append(start(self._tell_skipped, members))
         self._scopes.append(start(self._give_back_in_time))
 
     async def _wait_open(self, members: list[Membership]) -> None:
@@ -454,32 +452,6 @@ class Consumer(AckSender):
             if not member.outage.told:
                 member.outage.told = True
                 _log.warning("%s is joined later: %s", member.partition, reason)
-
-    async def _tell_skipped(self, members: Iterable[Membership]) -> None:
-        """Say what the group will not be given: retention was quicker. Only its leaders know."""
-        for partition in [each.partition for each in members if each.is_open]:
-            request = groups_pb2.DescribeGroupRequest(
-                namespace=self._stream.namespace,
-                stream=self._stream.name,
-                partition=partition,
-                group=self._settings.group,
-                stream_id=self._stream.id,
-                metadata_index=self._stream.metadata_index,
-            )
-            try:
-                answer, _ = await self._session.request(partition, _DESCRIBE, request)
-            except HadronError as error:
-                _log.debug("what group %s has missed is not known: %s", request.group, error)
-                continue
-            if answer.group.skipped:
-                _log.warning(
-                    "group %s has missed %d records of %s/%s so far: retention had dropped them "
-                    "before they were acknowledged; see `hadron group describe`",
-                    request.group,
-                    answer.group.skipped,
-                    request.stream,
-                    partition,
-                )
 
     @property
     def is_closed(self) -> bool:

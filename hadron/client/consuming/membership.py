@@ -140,6 +140,8 @@ class Membership:
         elif kind == "opened":
             channel.ballot = ballot_from(message.opened.ballot)
             self.options = message.opened.options
+            if message.opened.skipped and not self._has_joined:
+                self._tell_skipped(message.opened.skipped)
             self.is_open = self._has_joined = True
             self.outage.over()
             if message.opened.HasField("fence"):
@@ -151,6 +153,17 @@ class Membership:
             if self._paused:
                 channel.pause()
             self._notify()
+
+    def _tell_skipped(self, records: int) -> None:
+        """Say what the group will not be given: retention was quicker. Only its leaders know."""
+        _log.warning(
+            "group %s has missed %d records of %s/%s so far: retention had dropped them before "
+            "they were acknowledged; see `hadron group describe`",
+            self._opening.open.group,
+            records,
+            self.stream,
+            self.partition,
+        )
 
     def _delivered(
         self, channel: Channel, message: groups_pb2.SubscribeEvent, attachment: memoryview

@@ -234,6 +234,7 @@ class Member:
                 ),
                 delivery=self.group.fence[2],
             ),
+            skipped=self.group.skipped,
         )
         self.call.send(groups_pb2.SubscribeEvent(opened=opened))
         self.pump()
@@ -460,7 +461,6 @@ class FakeNode:
             "Offsets": self.on_offsets,
             "Subscribe": self.on_subscribe,
             "ListGroups": self.on_groups,
-            "DescribeGroup": self.on_describe,
             "ApplySchema": self.on_apply,
             "GetObjects": self.on_objects,
             "Topology": self.on_topology,
@@ -584,13 +584,6 @@ class FakeNode:
                     members=len(group.members),
                 )
         call.send(answer, end=True)
-
-    def on_describe(
-        self, call: AnyCall, request: groups_pb2.DescribeGroupRequest, _: memoryview
-    ) -> None:
-        group = self.groups[request.stream, request.partition, request.group]
-        told = groups_pb2.ListGroupsResponse.Group(floor=group.floor, skipped=group.skipped)
-        call.send(groups_pb2.DescribeGroupResponse(group=told), end=True)
 
     def on_apply(
         self, call: AnyCall, request: schema_pb2.ApplySchemaRequest, _: memoryview

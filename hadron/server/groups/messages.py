@@ -117,6 +117,7 @@ class CallSink:
                     fence=groups_pb2.DeliveryToken(
                         ballot=ballot_to(Ballot(epoch, incarnation)), delivery=delivery
                     ),
+                    skipped=opened.skipped,
                 )
             )
         )

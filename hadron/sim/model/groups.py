@@ -70,7 +70,8 @@ class Groups:
     def create(self, entry: Entry, command: CreateGroup) -> dict[str, Any]:
         for group_id, group in self.by_id.items():
             if (group.stream_id, group.name) == (command.stream_id, command.name):
-                raise Known(_progress(group_id, group))
+                skipped, _ = self.skipped.get(("group", group_id), (0, 0))
+                raise Known(_progress(group_id, group, skipped))
         self._check_start(command.stream_id, command.floor)
         given = command.options
         options = (
@@ -87,7 +88,7 @@ class Groups:
             options,
             (*entry.ballot, command.last_delivery),
         )
-        return _progress(entry.lsn, group)
+        return _progress(entry.lsn, group, 0)
 
     def _check_start(self, stream_id: int, floor: int) -> None:
         first, following = self.streams.bounds(stream_id)
@@ -281,7 +282,7 @@ def numbered(numbers: dict[int, int]) -> list[tuple[int, int, int]]:
     return found
 
 
-def _progress(group_id: int, group: Group) -> dict[str, Any]:
+def _progress(group_id: int, group: Group, skipped: int) -> dict[str, Any]:
     options = dict(
         zip(
             ("order", "ack_deadline_ms", "max_attempts", "dead_letter_stream_id"),
@@ -297,6 +298,7 @@ def _progress(group_id: int, group: Group) -> dict[str, Any]:
         "options": options,
         "fence": group.fence,
         "window": Window(ranges_of(group.acknowledged), numbered(group.attempts)),
+        "skipped": skipped,
     }
 
 

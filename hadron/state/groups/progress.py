@@ -69,7 +69,9 @@ _ACK_BELOW: Final = (
 _FORGET_ACKS: Final = f"DELETE FROM {GROUP_ACK} WHERE group_id = ? AND first <= ?"
 _FIND: Final = (
     "SELECT group_id, floor, delivery_order, ack_deadline_ms, max_attempts, dead_letter_stream_id,"
-    " fence_epoch, fence_incarnation, fence_delivery"
+    " fence_epoch, fence_incarnation, fence_delivery,"
+    f" coalesce((SELECT records FROM {RETENTION_SKIP} s"
+    " WHERE s.kind = 'group' AND s.id = group_id), 0)"
     f" FROM {GROUP} WHERE stream_id = ? AND name = ?"
 )
 _ACKS_WITHIN: Final = (
@@ -156,7 +158,8 @@ class Window(msgspec.Struct, frozen=True):
 
 
 class Progress(msgspec.Struct, frozen=True):
-    """A group as it stands in the tables; `window` begins at its floor."""
+    """A group as it stands in the tables; `window` begins at its floor, and `skipped` are records
+    that retention has dropped before the group had come to them."""
 
     group_id: int
     stream_id: int
@@ -165,6 +168,7 @@ class Progress(msgspec.Struct, frozen=True):
     options: GroupOptions = GroupOptions()
     fence: Token = (0, 0, 0)
     window: Window = Window()
+    skipped: int = 0
 
 
 def apply_create_group(context: Context, command: CreateGroup) -> Progress:
@@ -340,6 +344,7 @@ def find(db: Database, stream_id: int, name: str) -> Progress | None:
         GroupOptions(*row[2:6]),
         (row[6], row[7], row[8]),
         window(db, group_id, floor),
+        skipped=row[9],
     )
 
 

@@ -135,16 +135,18 @@ class Range(_message.Message):
 class SubscribeEvent(_message.Message):
     __slots__ = ("opened", "delivery", "acked", "revoked", "heartbeat", "batch_end", "conflict", "attachment")
     class Opened(_message.Message):
-        __slots__ = ("ballot", "floor", "options", "fence")
+        __slots__ = ("ballot", "floor", "options", "fence", "skipped")
         BALLOT_FIELD_NUMBER: _ClassVar[int]
         FLOOR_FIELD_NUMBER: _ClassVar[int]
         OPTIONS_FIELD_NUMBER: _ClassVar[int]
         FENCE_FIELD_NUMBER: _ClassVar[int]
+        SKIPPED_FIELD_NUMBER: _ClassVar[int]
         ballot: _common_pb2.Ballot
         floor: int
         options: GroupOptions
         fence: DeliveryToken
-        def __init__(self, ballot: _Optional[_Union[_common_pb2.Ballot, _Mapping]] = ..., floor: _Optional[int] = ..., options: _Optional[_Union[GroupOptions, _Mapping]] = ..., fence: _Optional[_Union[DeliveryToken, _Mapping]] = ...) -> None: ...
+        skipped: int
+        def __init__(self, ballot: _Optional[_Union[_common_pb2.Ballot, _Mapping]] = ..., floor: _Optional[int] = ..., options: _Optional[_Union[GroupOptions, _Mapping]] = ..., fence: _Optional[_Union[DeliveryToken, _Mapping]] = ..., skipped: _Optional[int] = ...) -> None: ...
     class Delivery(_message.Message):
         __slots__ = ("delivery", "first_offset", "last_offset", "attempt", "batch", "ends_batch")
         DELIVERY_FIELD_NUMBER: _ClassVar[int]
