@@ -458,7 +458,7 @@ class TestBatches:
         writable = False
         assert deliver(group, 40) == Assignment(2, 3, 16, 23, 1)
         assert group.rest() == [1, 2], "both were begun"
-        assert group.rest() == ()
+        assert group.rest() == []
 
 
 class TestStrictOrder:
