@@ -78,8 +78,8 @@ class HearsGroups:
         ]
 
     def joins(self, original: Any) -> Any:
-        def join(driver: GroupDriver, *given: Any) -> MemberSession:
-            session: MemberSession = original(driver, *given)
+        def join(driver: GroupDriver, *given: Any, **named: Any) -> MemberSession:
+            session: MemberSession = original(driver, *given, **named)
             self._known.serving.joined(driver, session)
             return session
 
