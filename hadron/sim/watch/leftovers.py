@@ -46,7 +46,6 @@ OF_NODES: Final = """
     node.leader_links:_Link _ways
     node.rounds:Rounds _tried
     replication.feeding:Feeding applied_by diverged feeds
-    replication.follower:FollowerLog _configurations
     replication.learners:Learners _feeds
     replication.majority:MajorityRounds _answered _feeds
     replication.membership:Membership addresses
@@ -97,6 +96,7 @@ WITH_BOUNDS: Final = """
     pipelines.losses:Losses _by_run _ended _lost
     replication.feed:Packed bodies
     replication.feed:Ring _by_first _latest
+    replication.follower:FollowerLog _configurations
     replication.life:Course _story
     replication.repair:Repairer _hopeless
     replication.snapshots:_Outgoing _chunks
@@ -106,8 +106,8 @@ WITH_BOUNDS: Final = """
     storage.store:Readers _idle
     transactions.machine:Machine _effects
 """
-"""What is remembered of the latest, so many bytes or so long, and what waits for people: that has
-bounds with rules of their own. What is in it is not looked at."""
+"""What is remembered of the latest, so many bytes or so long, as long as it is in the log, and what
+waits for people: that has bounds with rules of their own. What is in it is not looked at."""
 
 AT_MOST_ONE: Final = """
     serving.retention:RetentionDriver _came
