@@ -8,15 +8,15 @@ the file's lock.
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import fcntl
-import json
 import os
 import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
+
+import msgspec
 
 from hadron.model.errors import ConfigurationError
 from hadron.node.config import load_config
@@ -65,6 +65,13 @@ class Restarted:
     role: str
     was_away: bool
     seconds: float
+
+
+class _Started(msgspec.Struct):
+    """The state file; `config` is for people who read it."""
+
+    nodes: dict[str, ProcessIdentity]
+    config: str = ""
 
 
 def _left_running(names: Sequence[str]) -> str:
@@ -311,23 +318,19 @@ class DetachedCluster:
 
     def _read(self) -> dict[str, ProcessIdentity]:
         try:
-            document: Any = json.loads(self.state_path.read_text())
-            return {name: ProcessIdentity(**found) for name, found in document["nodes"].items()}
+            return msgspec.json.decode(self.state_path.read_bytes(), type=_Started).nodes
         except FileNotFoundError:
             return {}
-        except (ValueError, KeyError, TypeError, AttributeError) as error:
+        except (msgspec.DecodeError, ValueError) as error:
             raise ConfigurationError(
                 f"{self.state_path} is malformed: {error}",
                 "stop the nodes by hand (their logs name their pids), then delete it",
             ) from error
 
     def _write(self, processes: dict[str, ProcessIdentity]) -> None:
-        document = {
-            "config": str(self.config_path),
-            "nodes": {name: dataclasses.asdict(process) for name, process in processes.items()},
-        }
+        started = msgspec.json.encode(_Started(processes, str(self.config_path)))
         draft = self.state_path.with_suffix(".new")
-        draft.write_text(json.dumps(document, indent=2) + "\n")
+        draft.write_bytes(msgspec.json.format(started) + b"\n")
         draft.replace(self.state_path)
 
     @contextlib.contextmanager

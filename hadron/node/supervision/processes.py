@@ -26,6 +26,7 @@ _LEASH: Final = Path(__file__).with_name("leash.py")
 _CLOCK_SLACK_S: Final = 2.0
 """Start times since the Unix epoch may move a little with the wall clock."""
 _LOG_LINES: Final = 12
+_LOG_BYTES: Final = 64 << 10
 POLL_S: Final = 0.02
 
 NODE_PROGRAM: Final = (sys.executable, "-m", "hadron.cli", "node")
@@ -180,9 +181,11 @@ def _is_logged(line: str) -> bool:
 
 
 def log_tail(log: Path, lines: int = _LOG_LINES) -> str:
-    """The last lines of a log, indented, for an error message."""
+    """The last lines of a log, which may be that of years, indented, for an error message."""
     try:
-        text = log.read_text(errors="replace")
+        with log.open("rb") as file:
+            file.seek(max(0, log.stat().st_size - _LOG_BYTES))
+            text = file.read(_LOG_BYTES).decode(errors="replace")
     except OSError:
         return "  (no log)"
     return "\n".join(f"  {line}" for line in text.splitlines()[-lines:]) or "  (empty log)"

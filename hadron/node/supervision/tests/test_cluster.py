@@ -293,9 +293,19 @@ def test_a_failed_up_leaves_nothing_running(config: Path) -> None:
     assert all(node.process is None for node in cluster.nodes())
 
 
-def test_a_malformed_state_file_is_named(config: Path) -> None:
+@pytest.mark.parametrize(
+    "written",
+    [
+        b"{",
+        b"\xff",
+        b"[]",
+        b'{"config": "c.yaml"}',
+        b'{"config": "c.yaml", "nodes": {"n1": {"pid": "7", "started_s": 1.0}}}',
+    ],
+)
+def test_a_malformed_state_file_is_named(config: Path, written: bytes) -> None:
     cluster = DetachedCluster(config)
-    cluster.state_path.write_text("{")
+    cluster.state_path.write_bytes(written)
     with pytest.raises(ConfigurationError, match=r"processes\.json is malformed"):
         cluster.nodes()
     cluster.state_path.unlink()

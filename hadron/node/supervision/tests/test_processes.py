@@ -136,6 +136,16 @@ def test_the_tail_of_a_log(tmp_path: Path) -> None:
     assert log_tail(log, 2) == "  line 97\n  line 98"
 
 
+def test_of_a_log_only_the_end_is_read(tmp_path: Path) -> None:
+    log = tmp_path / "n1.log"
+    with log.open("wb") as file:
+        # It takes no room, and has more bytes than there is memory.
+        file.truncate(1 << 40)
+        file.seek(0, 2)
+        file.write(b"\nline 98\nline 99\n")
+    assert log_tail(log, 2) == "  line 98\n  line 99"
+
+
 def test_a_child_imports_this_hadron_wherever_it_runs(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
