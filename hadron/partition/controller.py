@@ -229,8 +229,9 @@ class Controller:
 
     def _prepare(self, connection: apsw.Connection) -> Prepared:
         """Prepare a group and send it, before its own COMMIT."""
-        self._is_hurried = False
         group = self._committer.prepare(connection, self._queued, self._clock.now_ms)
+        # What there was no room for has been patient.
+        self._is_hurried = bool(self._queued)
         self._on_prepared(group)
         return Prepared(group, group.size)
 

@@ -164,6 +164,16 @@ class TestPatience:
         patient.controller.hurry()
         await asked.until("patient")
 
+    async def test_what_there_was_no_room_for_has_been_patient(
+        self, patient: Stack, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(lines, "RATION_ROWS", 1)
+        asked = Asked(patient)
+        for number in range(3):
+            asked.submit(str(number), AckRecords(99, ((number, number),)), is_patient=True)
+        patient.controller.hurry()
+        await asked.until("0", "1", "2")
+
     async def test_what_is_patient_waits_no_longer(self, one: Stack) -> None:
         stream_id = await one.stream("s")
         asked = Asked(one)
