@@ -10,6 +10,9 @@ from typing import Any
 
 import pytest
 
+from hadron.delivery.effects import Rules
+from hadron.delivery.keys import BatchKeys
+from hadron.delivery.machine import Group
 from hadron.sim.watch import leftovers as room
 from hadron.sim.watch.leftovers import KINDS, kept, leftovers, reached
 
@@ -87,4 +90,29 @@ def test_what_no_kind_allows_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
     assert [*leftovers(owner, nodes=2, objects=1)] == [
         told.format(1, "claims"),
         told.format(9, "links"),
+    ]
+
+
+def test_a_key_is_busy_for_what_waits_alone() -> None:
+    group = Group(0, (), rules=Rules(is_by_key=True))
+    member = group.join(1, lambda: True)
+    for _ in range(2):
+        # The first is held, then given back; the second stands in line behind it.
+        chosen = group.choose(2, now=0.0)
+        if chosen is not None:
+            group.assign(chosen, 2, 2, 0.0, BatchKeys(0, (7, 7)))
+            group.resize(member.number, 2)
+    owner = Owner(group=group)
+    busy = "keys of 1 records that do not wait, 0 the first (W9)"
+    assert [*leftovers(owner, nodes=0, objects=0)][-1] == busy
+    group.leave(member.number, now=1.0)
+    assert [*leftovers(owner, nodes=0, objects=0)] == []
+
+    assert group.keys is not None
+    group.waiting.take(0, 0)
+    assert [*leftovers(owner, nodes=0, objects=0)] == [busy]
+    group.keys._current.clear()
+    assert [*leftovers(owner, nodes=0, objects=0)] == [
+        "lines of 1 keys that no record makes busy (W9)",
+        "room for 2 records that are busy or in line (W9)",
     ]

@@ -14,6 +14,8 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from types import MethodType
 from typing import Any, Final
 
+from hadron.delivery.machine import Group
+from hadron.model.ranges import RangeSet
 from hadron.node.runtime import Node
 from hadron.wire.budget import Budget
 from hadron.wire.connection import Connection
@@ -83,7 +85,7 @@ OF_OBJECTS: Final = """
 """By stream, group, pipeline, exchange or endpoint: of those that are declared, or were."""
 
 WITH_BOUNDS: Final = """
-    delivery.keys:KeyLines _ascending
+    delivery.keys:KeyLines _ascending _current _lines _parked
     delivery.sessions:Silence _heap
     delivery.shelf:Shelf _batches
     delivery.shelf:Shelves _sizes
@@ -107,7 +109,8 @@ WITH_BOUNDS: Final = """
     transactions.machine:Machine _effects
 """
 """What is remembered of the latest, so many bytes or so long, as long as it is in the log, and what
-waits for people: that has bounds with rules of their own. What is in it is not looked at."""
+waits for people: that has bounds with rules of their own. What is in it is not looked at, but for
+the keys of what waits."""
 
 AT_MOST_ONE: Final = """
     serving.retention:RetentionDriver _came
@@ -161,6 +164,7 @@ def leftovers(owner: Any, *, nodes: int, objects: int) -> Iterator[str]:
         if count > most.get(kind, count if kind else 0):
             yield f"room for {count} of what is over, in {where} (W9)"
     yield from _miscounted(found)
+    yield from _busy_for_nobody(found)
 
 
 def kept(objects: Iterable[Any]) -> Mapping[str, int]:
@@ -222,6 +226,22 @@ def _miscounted(objects: Sequence[Any]) -> Iterator[str]:
         ):
             if counted != sum(there):
                 yield f"a count: {counted} {what}, and there are {sum(there)} (W2)"
+
+
+def _busy_for_nobody(objects: Iterable[Any]) -> Iterator[str]:
+    """G3: where nobody holds anything, a key is busy by a record that waits for somebody, or for
+    those that stand in line behind it."""
+    for group in (each for each in objects if isinstance(each, Group)):
+        if group.keys is None:
+            continue
+        keys = group.keys
+        waiting = RangeSet(group.waiting.ranges())
+        if held := [offset for offset in keys._current if offset not in waiting]:
+            yield f"keys of {len(held)} records that do not wait, {held[0]} the first (W9)"
+        if lines := keys._lines.keys() ^ {*keys._current.values()}:
+            yield f"lines of {len(lines)} keys that no record makes busy (W9)"
+        if keys._noted != len(keys._current) + len(keys._parked):
+            yield f"room for {keys._noted} records that are busy or in line (W9)"
 
 
 def _fullest(container: Any) -> int:
