@@ -13,6 +13,7 @@ from typing import Final
 
 from hadron.node.supervision.reasons import LOST_DISKS
 from hadron.replication.life import Life
+from hadron.wire.connection import SILENCE_LIMIT_S
 from hadron.wire.messages import cluster_pb2
 
 _FED: Final = frozenset({"in sync", "catching up"})
@@ -168,11 +169,11 @@ class Overview:
         )
 
     def _out_of_sight(self, followers: Sequence[str], leader: str) -> str:
-        """The leader is there for the others, and not for who asks."""
+        """The others have not missed the leader: yet, or it is not there for who asks alone."""
         return (
-            f"{self.newest.name} is led: {_verb(followers, 'follows', 'follow')} {leader}, which "
-            "only this command does not reach; see to the way there, to its log and to how many "
-            "connections it has"
+            f"{_verb(followers, 'follows', 'follow')} {leader}: either it hangs, which is noticed "
+            f"within {SILENCE_LIMIT_S:g} s, so look again then; or only this command does not reach"
+            " it: see to the way there, to its log and to how many connections it has"
         )
 
     def _apart(self, said: cluster_pb2.StatusResponse) -> str:

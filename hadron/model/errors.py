@@ -46,6 +46,9 @@ class HadronError(Exception):
         travels: it may cross the wire, and is made anew there, as this class's own are.
         """
         super().__init_subclass__()
+        if cls.__module__ == __name__:
+            # Tracebacks and pickles name it as users do.
+            cls.__module__ = HadronError.__module__
         if travels:
             HadronError.by_code[cls.__name__] = cls
 
@@ -58,6 +61,7 @@ class HadronError(Exception):
         return f"{self.message} ({self.hint})" if self.hint else self.message
 
 
+HadronError.__module__ = __name__.partition(".")[0]
 HadronError.by_code["HadronError"] = HadronError
 
 

@@ -58,6 +58,9 @@ def test_every_name_can_be_imported_and_completed() -> None:
     for name in hadron.__all__:
         assert getattr(hadron, name).__name__ == name
         assert name in dir(hadron)
+        if name.endswith("Error"):
+            # A traceback names what users can catch.
+            assert getattr(hadron, name).__module__ == "hadron"
     assert set(hadron._HOMES) == set(hadron.__all__)
     tree = ast.parse((_ROOT / "__init__.py").read_text())
     for_types = {

@@ -198,7 +198,7 @@ def reached(owner: Any) -> list[Any]:
             waiting.extend(each)
             if isinstance(each, dict):
                 waiting.extend(each.values())
-        elif module.startswith(_PRODUCT) and not module.startswith(_NOT_OF_A_NODE):
+        elif f"{module}.".startswith(_PRODUCT) and not module.startswith(_NOT_OF_A_NODE):
             found.append(each)
             waiting.extend(
                 value
