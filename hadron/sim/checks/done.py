@@ -25,6 +25,9 @@ class Doings:
     def of(self, command: Command) -> list[Command] | None:
         """The commands that an entry does; None of statements that came before the log begins."""
         if isinstance(command, StageBatches):
+            if not command.first_number:
+                # What was there had expired, and was dropped.
+                self._staged[command.attempt] = []
             self._staged.setdefault(command.attempt, []).extend(command.sizes)
             return []
         done = self._of(command)

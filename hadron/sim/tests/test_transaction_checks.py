@@ -16,7 +16,8 @@ from hadron.sim.checks.done import Doings
 from hadron.sim.evidence.history import History, Publish, Transact
 from hadron.sim.evidence.made import Numbered, Written, made_of, numbered, source_of, written
 from hadron.sim.tests.support import GROUP, PARTITION, STREAM, Scene
-from hadron.state.machine import encode
+from hadron.state.machine import BatchShape, encode
+from hadron.state.sinks.staging import PublishStaged, StageBatches
 from hadron.state.streams.partitions import AppendBatch
 from hadron.state.transactions.decisions import Decide
 from hadron.state.transactions.intents import AbortTransaction, FinishTransaction, WriteIntents
@@ -256,3 +257,22 @@ def test_what_an_entry_does_is_what_was_prepared() -> None:
     ]
     assert doings.of(DecideRun(transaction, (1, 2), third)) == [appends[2]]
     assert doings.of(appends[1]) == [appends[1]]
+
+
+def test_what_is_staged_anew_is_all_that_is_published() -> None:
+    transaction = TransactionId("eu/p0", 1, 1, 1)
+    write_id, attempt = bytes(16), bytes([1] * 16)
+    shapes = [BatchShape(records, 100) for records in (1, 2, 3)]
+    doings = Doings()
+    # The first one had expired, and was dropped, when it was sent again.
+    for first_number, shape in ((0, shapes[0]), (0, shapes[1]), (1, shapes[2])):
+        staged = StageBatches(9, write_id, attempt, first_number, (shape,), 1_000)
+        assert doings.of(staged) == []
+    publish = PublishStaged(9, write_id, ((attempt, 2),))
+    appends = [AppendBatch(9, shape.records, shape.size, b"", 0, -1) for shape in shapes[1:]]
+    assert doings.of(Decide(transaction, (), (encode(publish),))) == appends
+    # Of an attempt whose beginning is not in the log there is nothing to say.
+    goes_on = StageBatches(9, write_id, bytes(16), 1, (shapes[2],), 1_000)
+    assert doings.of(goes_on) == []
+    publish = PublishStaged(9, write_id, ((bytes(16), 2),))
+    assert doings.of(Decide(transaction, (), (encode(publish),))) is None

@@ -93,6 +93,7 @@ WITH_BOUNDS: Final = """
     endpoints.choice:Choice _regions
     endpoints.latencies:Latencies _latest_s
     exchanges.rates:Rate _counts
+    exchanges.routes:Routes _audiences _known
     model.troubles:Troubles _standing
     node.directory:Directory _refused
     pipelines.losses:Losses _by_run _ended _lost
