@@ -422,7 +422,7 @@ class GroupDriver:
         if late_ballot in (None, ballot):
             counted = self.machine.acknowledge(session.member.number, delivery, first, last, now)
         if late_ballot is not None and self._may_have_been(token, last):
-            counted += self.machine.acknowledge_late(first, last)
+            counted += self.machine.acknowledge_late(first, last, session.member.number, now)
         return counted
 
     def _refused(self, item: DeliveryRange, late_ballot: Ballot | None) -> list[Range]:

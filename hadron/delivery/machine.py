@@ -158,8 +158,7 @@ class Group:
 
     @property
     def has_enough_in_flight(self) -> bool:
-        """The same, before members hold, and transactions have, fewer records, or all groups here
-        have fewer in order by key."""
+        """The same, before fewer are held or taken, or fewer of all groups are ordered by key."""
         return self.in_flight + self.taken.records >= MAX_GROUP_IN_FLIGHT or self.is_crowded
 
     def needs_keys(self, chosen: Chosen) -> bool:
@@ -352,10 +351,9 @@ class Group:
         if holder.in_vain:
             self.takers.recovered(holder)
 
-    def acknowledge_late(self, first: int, last: int) -> list[Range]:
-        """The same for offsets that were delivered in an earlier ballot, or before the group was
-        forgotten here: also of those that stand in line, or that the cursor has not reached yet
-        (PROTOCOL D2)."""
+    def acknowledge_late(self, first: int, last: int, by: int = 0, now: float = 0.0) -> list[Range]:
+        """The same of what was delivered in an earlier ballot, or before the group was forgotten
+        here: also where it stands in line, or the cursor has not reached it yet (PROTOCOL D2)."""
         counted: list[Range] = []
         for a, b in self.taken.untaken(first, last):
             counted += self.waiting.take(a, b)
@@ -365,6 +363,7 @@ class Group:
                 for above in fresh:
                     self._late.add(*above)
             counted += fresh
+        self._note_work(by, counted, now)
         self._note_settling(counted)
         return counted
 

@@ -340,6 +340,19 @@ class TestPatience:
         assert found.delivery in member.deliveries
         assert deliver(group, 1_000, now + 60.0), "the next trial is another one"
 
+    def test_the_trial_is_over_with_what_it_was_given_under_an_earlier_leader(self) -> None:
+        """Which the cursor has not come to here."""
+        group = Group(0, ())
+        member = join(group, 10)
+        self.give_back(group, member, 10.0)
+        now, found = 20.0, None
+        while found is None:
+            found, now = deliver(group, 1_000, now), now + 1.0
+        assert deliver(group, 1_000, now + 30.0) is None, "it is tried with that one"
+        assert group.acknowledge_late(700, 700, member.number, now) == [(700, 700)]
+        assert found.delivery in member.deliveries
+        assert deliver(group, 1_000, now + 30.0), "and deals with others"
+
     def test_others_go_on(self) -> None:
         group = Group(0, ())
         broken, well = join(group, 10), join(group, 10)
