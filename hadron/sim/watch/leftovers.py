@@ -80,7 +80,7 @@ OF_OBJECTS: Final = """
     serving.catalog:Catalog _by_id _by_name _gone _ids
     serving.lock_table:LockTable _ranges
     serving.retention:RetentionDriver _due_s _limits_seen _room
-    serving.visible:VisibleStreams _begun _ends _first _next _waiting _watchers
+    serving.visible:VisibleStreams _begun _first _next _waiting _watchers
 """
 """By stream, group, pipeline, exchange or endpoint: of those that are declared, or were."""
 
@@ -105,7 +105,7 @@ WITH_BOUNDS: Final = """
     replication.snapshots:_Outgoing _chunks
     replication.trimming:LogHorizon _buckets
     replication.trimming:LogTrimmer _pins
-    serving.visible:VisibleStreams _order _recent
+    serving.visible:VisibleStreams _ends _order _recent
     storage.store:Readers _idle
     transactions.machine:Machine _effects
 """
