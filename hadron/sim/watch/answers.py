@@ -13,6 +13,7 @@ from contextvars import ContextVar
 from typing import Any, Final
 
 import apsw
+import trio
 
 from hadron.delivery.driver import GroupDriver
 from hadron.delivery.ledger import Confirmation, LoggedLedger
@@ -94,6 +95,8 @@ class Answers:
         self._asked: dict[int, tuple[Confirmation, LoggedLedger, list[Range]]] = {}
         self._visible: dict[Key, VisibleStreams] = {}
         """What each leadership shows."""
+        self._told_at: dict[Controller, float] = {}
+        """When each has told somebody of a command for the last time."""
 
     # --- reading --------------------------------------------------------------------------------
 
@@ -104,7 +107,10 @@ class Answers:
 
     def _check_has_led_on(self, question: Question) -> None:
         controller = question.controller
-        if question.method in _LED and controller is not None and not controller.leads:
+        if question.method not in _LED or controller is None or controller.leads:
+            return
+        # Who was told of a commit before leading ended, in the same moment, may pass that on.
+        if self._told_at.get(controller) != trio.current_time():
             self._complaints.add(
                 "A2 nothing is answered when leading has ended",
                 f"{question.view.name} answers {question.method}, which came under ballot "
@@ -368,6 +374,7 @@ class Answers:
 
     def told(self, told: Told, error: HadronError | None) -> None:
         """A2, C: a submitter is told what became of its command."""
+        self._told_at[told.controller] = trio.current_time()
         mark = self._ballots.mark_of(told.controller)
         if mark is None or not mark.view.is_alive or not told.lsn:
             return
