@@ -348,7 +348,7 @@ class Group:
         if not counted or (holder := self.members.get(member)) is None:
             return
         holder.dealt_at = now
-        if holder.in_vain:
+        if holder.in_vain or holder.tried:
             self.takers.recovered(holder)
 
     def acknowledge_late(self, first: int, last: int, by: int = 0, now: float = 0.0) -> list[Range]:

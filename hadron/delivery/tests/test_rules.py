@@ -716,6 +716,18 @@ class TestADeadlineThatPasses:
         group.acknowledge(member.number, found.delivery, 0, 0, 16.0)
         assert [(first, last) for _, first, last in drain(group, 5, 16.0)] == [(1, 3)]
 
+    def test_what_it_dealt_with_too_late_ends_its_trial_with_the_other_one(self) -> None:
+        """The deadline of that has passed, and nobody else has it. It still gets one at a time."""
+        group = Group(0, (), rules=self.RULES)
+        member = join(group, 3)
+        (first, *_), *_ = drain(group, 6, 0.0)
+        group.expire(2.0)
+        assert [(first, last) for _, first, last in drain(group, 6, 2.0)] == [(3, 3)]
+        assert group.acknowledge(member.number, first, 0, 0, 2.5) == [(0, 0)]
+        assert [(first, last) for _, first, last in drain(group, 6, 2.5)] == [(4, 4)]
+        assert group.acknowledge_late(1, 1, member.number, 3.0) == [(1, 1)]
+        assert [(first, last) for _, first, last in drain(group, 6, 3.0)] == [(5, 5)]
+
     def test_what_is_given_back_a_second_time_is_nothing_that_it_dealt_with(self) -> None:
         group = Group(0, (), rules=self.RULES)
         member = join(group, 3)
