@@ -14,6 +14,7 @@ import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
@@ -25,6 +26,7 @@ from hadron.model.limits import DEFAULT_MICRO_BATCH
 from hadron.model.pipelines import StageSpec
 from hadron.spark.functions import code_version
 from hadron.spark.microbatch import MicroBatch, MicroBatchWorker, Search
+from hadron.spark.stage import is_alive, stopped
 from hadron.wire.system import SystemRandom
 
 if TYPE_CHECKING:
@@ -39,6 +41,10 @@ _CREDIT: Final = 2
 
 _POLL_S: Final = 0.2
 """How often a runner's own condition is asked."""
+
+_LOOK_AFTER_S: Final = 5.0
+"""How often is looked whether Spark is there; and for so long, at most, what runs says itself that
+it is not."""
 
 _LOOK_S: Final = 0.5
 """How often is looked whether records that are waited for can be read."""
@@ -208,6 +214,7 @@ class StageRunner:
         if self._asked_to_stop.is_set():
             return
         async with trio.open_nursery() as nursery:
+            nursery.start_soon(self._look_after, spark)
             if until is not None:
                 nursery.start_soon(self._watch, until)
             try:
@@ -226,6 +233,14 @@ class StageRunner:
         except Exception as error:
             self._fail(error)
         self._stop_receiving()
+
+    async def _look_after(self, spark: SparkSession) -> None:
+        """A runner without work would hear of it with the next that it is given, and lose that."""
+        there = partial(trio.to_thread.run_sync, is_alive, spark, abandon_on_cancel=True)
+        while await there():  # noqa: ASYNC110 - Java that goes tells nobody
+            await trio.sleep(_LOOK_AFTER_S)
+        await trio.sleep(_LOOK_AFTER_S)
+        self._fail(stopped("while the stage runner waited for work"))
 
     async def _serve(self, client: Any, worker: MicroBatchWorker) -> None:
         """Take work, again after every disconnection. Failures are kept, not raised: the client's

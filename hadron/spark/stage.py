@@ -129,11 +129,16 @@ def _code_error(stage: StageSpec, error: BaseException) -> StageCodeError:
 def check_alive(spark: SparkSession, stage: StageSpec, error: BaseException) -> None:
     """Raises `ConfigurationError` where that is why the error came."""
     if not is_alive(spark):
-        raise ConfigurationError(
-            f"Spark stopped while {label(stage)} ran: {summary(error)}",
-            "start the stage runner again; where Java says above that its memory is full, with a "
-            "smaller --max-batch, or with more of it: SPARK_DRIVER_MEMORY=4g",
-        ) from error
+        raise stopped(f"while {label(stage)} ran: {summary(error)}") from error
+
+
+def stopped(when: str) -> ConfigurationError:
+    """Nothing runs with this session any more."""
+    return ConfigurationError(
+        f"Spark stopped {when}",
+        "start the stage runner again; where Java says above that its memory is full, with a "
+        "smaller --max-batch, or with more of it: SPARK_DRIVER_MEMORY=4g",
+    )
 
 
 def is_alive(spark: SparkSession) -> bool:

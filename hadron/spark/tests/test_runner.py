@@ -7,6 +7,7 @@ import sys
 import threading
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
+from unittest.mock import MagicMock
 
 import msgspec
 import pytest
@@ -15,10 +16,17 @@ import yaml
 from trio.testing import MockClock
 
 from hadron.cli.pipelines.progress import failure_line
-from hadron.model.errors import ConnectionLostError, HadronError, NotFoundError, OverloadedError
+from hadron.model.errors import (
+    ConfigurationError,
+    ConnectionLostError,
+    HadronError,
+    NotFoundError,
+    OverloadedError,
+)
 from hadron.model.pipelines import Output, Retry, StageSpec
 from hadron.model.record import NewRecord
 from hadron.spark import loading, microbatch, rounds
+from hadron.spark import runner as runner_room
 from hadron.spark.functions import StageCodeError, StageLoadError
 from hadron.spark.microbatch import Worked
 from hadron.spark.runner import _MOST_BACK, MicroBatch, Search, StageRunner, _Taken
@@ -76,6 +84,29 @@ def client_for(*stages: StageSpec, count: int = 4) -> FakeClient:
     client = FakeClient(stages)
     client.publish(flights(count))
     return client
+
+
+class Session:
+    """Of a Spark whose Java goes while the runner waits for work."""
+
+    def __init__(self) -> None:
+        self.looks = 0
+
+    @property
+    def sparkContext(self) -> Any:  # noqa: N802
+        self.looks += 1
+        if self.looks > 2:
+            raise ConnectionRefusedError(111, "Connection refused")
+        return MagicMock(**{"_jsc.sc.return_value.isStopped.return_value": False})
+
+
+def test_a_runner_without_work_ends_with_its_java(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(runner_room, "_LOOK_AFTER_S", 0.01)
+    spark = Session()
+    play = Play(cast(Any, spark), client_for(stage("copy", "passing")))
+    with pytest.raises(ConfigurationError, match=r"Spark stopped while .* waited for work"):
+        play.runner.run()
+    assert spark.looks == 3
 
 
 def test_two_stages_one_joining_the_other(spark: SparkSession) -> None:
