@@ -204,7 +204,8 @@ class Runs:
                 else:
                     await self._answer_all(run)
         except BaseException as error:
-            if not isinstance(error, Exception) and not is_stray(error):
+            # A library's `sys.exit` is one call's failure: it would end all that the client does.
+            if not isinstance(error, (Exception, SystemExit)) and not is_stray(error):
                 raise
             self._failed(run, error)
         finally:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import sys
 from typing import Any
 
 import anyio
@@ -27,10 +28,25 @@ async def _stray() -> None:
     await task
 
 
-def test_a_stray_cancellation_is_a_handlers_failure(caplog: pytest.LogCaptureFixture) -> None:
-    async def handler(_value: Any) -> None:
-        await _stray()
+async def _awaits(_value: Any) -> None:
+    await _stray()
 
+
+async def _exits(_value: Any) -> None:
+    sys.exit(3)
+
+
+def _exits_in_a_thread(_value: Any) -> None:
+    sys.exit(3)
+
+
+@pytest.mark.parametrize(
+    ("handler", "told"),
+    [(_awaits, "CancelledError"), (_exits, "SystemExit"), (_exits_in_a_thread, "SystemExit")],
+)
+def test_what_is_no_exception_is_a_handlers_failure(
+    handler: Any, told: str, caplog: pytest.LogCaptureFixture
+) -> None:
     async def main() -> list[Any]:
         said: list[Any] = []
         outbox = Outbox(endpoints_pb2.ServeRequest)
@@ -44,7 +60,7 @@ def test_a_stray_cancellation_is_a_handlers_failure(caplog: pytest.LogCaptureFix
 
     with caplog.at_level(logging.ERROR):
         (message,) = anyio.run(main, backend="asyncio")
-    assert message.items[0].error_type == "CancelledError"
+    assert message.items[0].error_type == told
     assert "a call of endpoint 'e' by a test failed" in caplog.text
 
 
