@@ -116,11 +116,14 @@ class Topology:
 
 class OneCluster:
     """The cluster that is meant: the one that is named, or that the first node that answers is of
-    (CLIENTS K14); but one that serves before one that does not."""
+    (CLIENTS K14); but one that serves before one that does not. Of clusters with one name, as all
+    have that `hadron dev` begins, the histories of their replica sets tell which it is."""
 
     def __init__(self, name: str = "") -> None:
         self._name = name
         self._is_certain = bool(name)
+        self._histories: dict[str, cluster_pb2.ReplicaSet] = {}
+        """By replica set, what a node of it said of its own that served."""
 
     def recognize(self, address: str, said: cluster_pb2.TopologyResponse) -> None:
         """Raises `OtherClusterError` for a node of another one: its streams may have the same
@@ -133,7 +136,23 @@ class OneCluster:
                 f"{address} is a node of cluster {said.cluster!r}, and not of {self._name!r}",
                 f"start {self._name!r} there again; to use {said.cluster!r}, connect to it anew",
             )
+        self._check_history(address, said)
         self._is_certain |= serves
+
+    def _check_history(self, address: str, said: cluster_pb2.TopologyResponse) -> None:
+        own = next((each for each in said.replica_sets if each.name == said.replica_set), None)
+        if own is None or not own.uuid:
+            return
+        known = self._histories.get(own.name)
+        if known is not None and known.uuid != own.uuid and not _follows(own, known, said.metadata):
+            raise OtherClusterError(
+                f"{address} is a node of another {own.name} than the one before, in a cluster that "
+                f"is called {said.cluster!r} as well: another one was started there, or its data "
+                "was removed",
+                "start the one before there again; to use this one, connect to it anew",
+            )
+        if own.agreed:
+            self._histories[own.name] = own
 
 
 def owner_not_found(metadata: str, known: Iterable[str]) -> NotReadyError:
@@ -151,6 +170,13 @@ def owner_not_found(metadata: str, known: Iterable[str]) -> NotReadyError:
 def _serves(said: cluster_pb2.TopologyResponse) -> bool:
     """Whether the node is in a replica set that is at work."""
     return any(each.agreed for each in said.replica_sets if each.name == said.replica_set)
+
+
+def _follows(said: cluster_pb2.ReplicaSet, known: cluster_pb2.ReplicaSet, metadata: str) -> bool:
+    """Whether it is what a restore has made of the one that is known, whose epoch is higher; or
+    what the metadata set has given the name to, where that is heard of later."""
+    is_named = said.name != metadata and said.registered > known.registered
+    return said.epoch > known.epoch or is_named
 
 
 def _leader(entry: cluster_pb2.ReplicaSet) -> cluster_pb2.Node:

@@ -423,6 +423,7 @@ def write_config(
     ports: Sequence[int] | None = None,
     http_ports: Sequence[int] = (),
     grpc_ports: Sequence[int] = (),
+    cluster: str = "local",
 ) -> Path:
     """Write a replica set of `nodes` on loopback, with data beside the file; n1 leads.
 
@@ -432,7 +433,7 @@ def write_config(
     """
     addresses = [f"127.0.0.1:{port}" for port in ports or free_ports(nodes)]
     config = ReplicaSetConfig(
-        cluster="local",
+        cluster=cluster,
         name="local/p0",
         epoch=1,
         metadata="local/p0",

@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import os
+import secrets
 import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -112,7 +113,9 @@ def find_config(given: Path | None, *, create: bool = False) -> Path:
             for ports in (_PORTS, _HTTP_PORTS)
             for n, port in enumerate(ports, start=1)
         )
-        write_config(found.absolute(), len(_PORTS), "fsync", _PORTS, _HTTP_PORTS)
+        # Each has these ports: programs of another one are to know that it is not theirs.
+        name = f"local-{secrets.token_hex(3)}"
+        write_config(found.absolute(), len(_PORTS), "fsync", _PORTS, _HTTP_PORTS, cluster=name)
     return found
 
 

@@ -40,6 +40,7 @@ MADE_ONCE: Final = """
 """What code has put together as a node, or its leadership, was made."""
 
 OF_NODES: Final = """
+    client.connecting.topology:OneCluster _histories
     metadata.pusher:SchemaPusher _troubles
     node.accepting:Acceptor _open
     node.directory:Directory _registered _sets

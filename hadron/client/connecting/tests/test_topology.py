@@ -150,3 +150,44 @@ def test_the_cluster_that_was_named_is_meant_whoever_serves() -> None:
     with pytest.raises(OtherClusterError, match="of cluster 'staging', and not of 'test'"):
         cluster.recognize("n3:1", node_of("staging", serves=True))
     cluster.recognize("n1:1", node_of("test", serves=False))
+
+
+def node_with(
+    uuid: bytes, epoch: int = 1, registered: int = 0, *, serves: bool = True
+) -> cluster_pb2.TopologyResponse:
+    """Of the only set, which owns the schema where nobody has registered it."""
+    said = node_of("local", serves=serves)
+    (own,) = said.replica_sets
+    own.uuid, own.epoch, own.registered = uuid, epoch, registered
+    said.metadata = "another" if registered else own.name
+    return said
+
+
+def test_another_cluster_of_the_same_name_is_told_by_its_history() -> None:
+    cluster = OneCluster()
+    cluster.recognize("n1:1", node_with(b""))
+    cluster.recognize("n1:1", node_with(b"other", serves=False))
+    cluster.recognize("n1:1", node_with(b"first"))
+    for serves in (False, True):
+        with pytest.raises(OtherClusterError, match=r"another eu .* called 'local' as well"):
+            cluster.recognize("n1:1", node_with(b"other", serves=serves))
+    # One whose disk is empty will be taught by the others.
+    cluster.recognize("n2:1", node_with(b"", serves=False))
+    cluster.recognize("n1:1", node_with(b"first", epoch=2))
+
+
+def test_a_restored_cluster_is_the_one_that_it_was() -> None:
+    cluster = OneCluster()
+    cluster.recognize("n1:1", node_with(b"first", epoch=2))
+    cluster.recognize("n1:1", node_with(b"restored", epoch=3))
+    with pytest.raises(OtherClusterError):
+        cluster.recognize("n3:1", node_with(b"first", epoch=2))
+
+
+def test_the_set_that_the_metadata_set_has_given_the_name_to_is_meant() -> None:
+    """A stranger of that name had answered before."""
+    cluster = OneCluster()
+    cluster.recognize("n9:1", node_with(b"stranger"))
+    cluster.recognize("n1:1", node_with(b"named", registered=1))
+    with pytest.raises(OtherClusterError):
+        cluster.recognize("n9:1", node_with(b"stranger"))

@@ -322,5 +322,9 @@ def test_where_the_configuration_is(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     assert found == tmp_path / "new" / "cluster.yaml"
     addresses = [node.address for node in DetachedCluster(found).nodes()]
     assert addresses == [f"127.0.0.1:{port}" for port in ports]
+    another = find_config(tmp_path / "another", create=True)
+    assert load_config(found, {}).cluster != load_config(another, {}).cluster, (
+        "by which clients tell them"
+    )
     with pytest.raises(ConfigurationError, match="there is no file"):
         find_config(tmp_path / "absent.yaml")
