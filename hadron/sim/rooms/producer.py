@@ -479,7 +479,7 @@ async def _bring_rest(producer: Producer, chance: random.Random) -> None:
         try:
             position = await producer.last_sequence() + 1
             numbers = [*range(max(0, position - chance.choice((0, 0, 5))), _ITEMS)]
-            if reached > position and chance.random() < 0.5:
+            if _ITEMS > reached > position and chance.random() < 0.5:
                 numbers = [position, *range(reached, _ITEMS)]
             for number in numbers:
                 await producer.send_soon(b"%d" % number, key=f"k{number % 7}", sequence=number)
