@@ -14,6 +14,7 @@ from hadron.client.client import Client
 from hadron.client.terms.arguments import patience_of
 from hadron.client.terms.ending import Ending, after_block
 from hadron.client.terms.opening import Opening, described
+from hadron.client.terms.pickling import Unpicklable
 from hadron.model.errors import RequestError
 
 C = TypeVar("C", bound=Core)
@@ -21,7 +22,7 @@ F = TypeVar("F")
 T = TypeVar("T")
 
 
-class ClientBase:
+class ClientBase(Unpicklable):
     """A connection to a cluster; made by `hadron.connect_sync`.
 
     Use it in a `with` block, or keep it in a module: it connects at its first use (or `open`), and
@@ -78,7 +79,7 @@ class ClientBase:
         return portal.call(function, client)  # type: ignore[no-any-return]
 
 
-class PartBase(Generic[F]):
+class PartBase(Unpicklable, Generic[F]):
     """What a client gives for a name and the like (`client.counter("hits")`): made in the loop at
     the first call, and anew once the client was opened again."""
 
@@ -116,7 +117,7 @@ class PartBase(Generic[F]):
         return opening
 
 
-class OpenedBase(Generic[C]):
+class OpenedBase(Unpicklable, Generic[C]):
     """What is opened at its first use, or by a block, and closed once.
 
     Attributes:

@@ -28,6 +28,7 @@ from hadron.client.connecting.tunnels import Tunnels
 from hadron.client.connecting.url import Endpoint
 from hadron.client.terms.arguments import seconds_of
 from hadron.client.terms.opening import NOT_OPEN
+from hadron.client.terms.pickling import Unpicklable
 from hadron.model.backoff import Backoff
 from hadron.model.errors import (
     ClosedError,
@@ -81,7 +82,7 @@ def _hint_for(troubles: Iterable[HadronError]) -> str:
     return _STRANGER_HINT if strangers else START_HINT
 
 
-class Session:
+class Session(Unpicklable):
     """All links of a client, and requests that are retried until they time out."""
 
     def __init__(

@@ -22,6 +22,7 @@ from hadron.client.consuming.deliveries import AckSender, Delivery, Source
 from hadron.client.consuming.membership import Membership, flush_all
 from hadron.client.consuming.settings import MemberSettings
 from hadron.client.schema.catalog import Catalog
+from hadron.client.terms.pickling import Unpicklable
 from hadron.client.transactions.contents import StreamName
 from hadron.model.errors import ClosedError, HadronError, NotFoundError, PeerError
 from hadron.model.ranges import runs
@@ -55,7 +56,7 @@ so often it is looked for. An acknowledgement that has begun the deadline again 
 later at most; so all is on its way back after five eighths."""
 
 
-class Consumer(AckSender):
+class Consumer(Unpicklable, AckSender):
     """A member of a group at some partitions; an iterator over `Delivery`s.
 
     What ends the membership for good is raised by the iteration; it ends when the member leaves,

@@ -70,6 +70,8 @@ class MemberSettings:
                 f"{self.order!r} is not an order of deliveries",
                 f"use {', '.join(map(repr, ORDERS))}",
             )
+        if self.ephemeral not in (None, True, False):
+            raise RequestError(f"ephemeral {self.ephemeral!r} is no answer", "True or False")
         plain: dict[str, Any] = {"group": text_of("group", self.group)}
         for name in ("dead_letter", "member"):
             text = getattr(self, name)

@@ -88,6 +88,11 @@ def check_many(values: Any, call: str = "send_many", of_one: str = "send") -> No
             f"{call} of {with_article(type(values).__name__)} would send the names of its columns",
             'give its rows: of pandas `df.to_dict("records")`, of Polars `df.to_dicts()`',
         )
+    if hasattr(values, "__aiter__"):
+        raise InvalidRecordError(
+            f"{call} does not wait for what {with_article(type(values).__name__)} brings",
+            f"`async for` over it, and give a list of what has come; `{of_one}` takes one",
+        )
     if not hasattr(values, "__iter__") and not hasattr(values, "__getitem__"):
         raise InvalidRecordError(
             f"{call} of one {type(values).__name__} has nothing to send",

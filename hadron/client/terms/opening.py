@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Any, Final, Generic, NoReturn, Protocol, TypeVar
 
+from hadron.client.terms.pickling import Unpicklable
 from hadron.model.errors import ClosedError, RequestError
 
 
@@ -25,7 +26,7 @@ NOT_OPEN: Final = "not open yet"
 """How what was not entered or used shows itself."""
 
 
-class EnteredOnce:
+class EnteredOnce(Unpicklable):
     """What is opened by entering it: a second block inside would close it under the first."""
 
     _is_entered = False
@@ -58,7 +59,7 @@ class AsyncLoop:
             )
 
 
-class AsyncOnly:
+class AsyncOnly(Unpicklable):
     """What `with` and `await` are told where `async with` is meant."""
 
     def __enter__(self) -> NoReturn:
