@@ -130,11 +130,11 @@ async def key_of_a_record_that_retention_drops(play: Play) -> None:
 
 @scenario("D2: a key is free once retention has dropped its record on its way to the dead letters")
 async def key_of_a_dead_letter_that_retention_drops(play: Play) -> None:
-    """Three records of three keys are to become dead letters of each of four groups, and their
+    """Three records of three keys are to become dead letters of each of six groups, and their
     stream is deleted in the same moment; n1 reaches nobody, so that all of this waits. Meanwhile
     the first record gets too old, and another one comes: all three are refused when a group has
     just passed over the first, or just not yet. What has its key must have its turn."""
-    world, numbers = play.world, range(4)
+    world, numbers = play.world, range(6)
     await _keep(play, Retention(max_age_ms=4_000))
     await publish_keys(play, ["a"])
     await trio.sleep(2.5)

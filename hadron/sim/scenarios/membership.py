@@ -149,8 +149,8 @@ async def question_to_a_deposed_leader(play: Play) -> None:
 
 @scenario("A2: a round that was under way when a question came does not answer it")
 async def question_while_a_round_is_under_way(play: Play) -> None:
-    """What n2 and n3 say arrives at n1 a second later. They have said that they follow it, for one
-    who asked; then n2 is promoted, Y is acknowledged, and another asks n1. What arrives for the
+    """What n2 and n3 say arrives at n1 half a second later. They have said that they follow it, for
+    one who asked; then n2 is promoted, Y is acknowledged, and another asks n1. What arrives for the
     first was said before the second asked.
     """
     world = play.world
@@ -159,7 +159,7 @@ async def question_while_a_round_is_under_way(play: Play) -> None:
     await world.wait_in_step()
     question = groups_pb2.DescribeGroupRequest(stream=STREAM, group="g")
     for peer in ("n2", "n3"):
-        world.network.delay(peer, "n1", 1.0)
+        world.network.delay(peer, "n1", 0.5)
 
     async def ask_early() -> None:
         with suppress(HadronError):
@@ -167,7 +167,7 @@ async def question_while_a_round_is_under_way(play: Play) -> None:
 
     async with trio.open_nursery() as nursery:
         nursery.start_soon(ask_early)
-        await trio.sleep(0.1)
+        await trio.sleep(0.02)
         await play.promote("n2", _ALL, "n2", "n3")
         await play.publish("Y")
         await play.must_not_answer("n1", "DescribeGroup", question)

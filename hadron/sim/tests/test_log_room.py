@@ -14,7 +14,7 @@ _SEEDS: Final = 40
 
 _FIRST: Final = {
     "what all members have is heard with the next entry only": 31200,
-    "who promises another ballot goes on leading": 51,
+    "who promises another ballot goes on leading": 81,
     "what an older log has counts from the end of the new one": 31204,
 }
 """Seeds that meet a bug which the first ones do not, tried before them."""
