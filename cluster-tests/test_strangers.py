@@ -39,8 +39,9 @@ LIMIT_S: Final = 60.0
 
 @pytest.fixture
 def node(tmp_path: Path) -> Iterator[tuple[NodeConfig, psutil.Process]]:
-    ports = {"http_ports": free_ports(1), "grpc_ports": free_ports(1)}
-    config = write_config(tmp_path / "cluster.yaml", 1, "os", **ports)
+    http, grpc = free_ports(1), free_ports(1)
+    path = tmp_path / "cluster.yaml"
+    config = write_config(path, 1, "os", http_ports=http, grpc_ports=grpc)
     with LocalCluster(tmp_path, config=config) as cluster:
         yield cluster.config.leader, psutil.Process(cluster.pid(cluster.leader))
 

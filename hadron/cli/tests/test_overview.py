@@ -160,16 +160,16 @@ def test_order_of_learning_does_not_matter(epoch: int) -> None:
             {"n1": "too many connections", "n3": ("following", 100), "n4": ("following", 99)},
             "",
             False,
-            "n3, n4 follow n1: either it hangs, which is noticed within 15 s, so look again then; or "
-            "only this command does not reach it: see to the way there, to its log and to how "
+            "n3, n4 follow n1: either it hangs, which is noticed within 15 s, so look again then; "
+            "or only this command does not reach it: see to the way there, to its log and to how "
             "many connections it has",
         ),
         (
             {"n1": "gone", "n3": ("following", 100), "n4": "gone"},
             "",
             False,
-            "n3 follows n1: either it hangs, which is noticed within 15 s, so look again then; or "
-            "only this command does not reach it: see to the way there, to its log and to how "
+            "n3 follows n1: either it hangs, which is noticed within 15 s, so look again then; "
+            "or only this command does not reach it: see to the way there, to its log and to how "
             "many connections it has",
         ),
         # Promoted already.
