@@ -117,17 +117,22 @@ class _Logged(NamedTuple):
     size: int
 
 
-def _logged(node: NodeFile, stream_id: int) -> tuple[deque[_Logged], list[tuple[int, int, int]]]:
-    """A stream's batches in a node's log, and (lsn, time, first offset) of what drops them."""
+def _logged(node: NodeFile, stream_id: int) -> tuple[deque[_Logged], list[tuple[int, float, int]]]:
+    """A stream's batches in a node's log, and (lsn, time, first offset) of what drops them; for
+    ever later where that time is not known."""
     batches: deque[_Logged] = deque()
-    trims = []
+    trims: list[tuple[int, float, int]] = []
     doings = Doings()
+    before_ms = 0
     for lsn, row in node.log.items():
         if lsn > node.applied_lsn:
             break
         command = MACHINE.decode(row.command)
         if isinstance(command, TrimStream) and command.stream_id == stream_id:
-            trims.append((lsn, row.now_ms, command.first_offset))
+            # Where the log's clock stands, the leader's has jumped back since it looked.
+            now_ms = float("inf") if row.now_ms == before_ms else row.now_ms
+            trims.append((lsn, now_ms, command.first_offset))
+        before_ms = row.now_ms
         done = doings.of(command)
         if done is None:
             # What it has finished was prepared by entries that are trimmed: begin behind it.

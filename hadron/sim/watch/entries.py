@@ -162,8 +162,8 @@ class Entries:
         self._views: dict[int, NodeView] = {}
         self._limits: dict[tuple[str, int], list[tuple[int, Retention]]] = {}
         """By node and stream: since which entry which limits hold, since its tables were opened."""
-        self._asked: dict[int, tuple[TrimStream, int]] = {}
-        """What was committed when somebody asked for it."""
+        self._asked: dict[int, tuple[TrimStream, int, int]] = {}
+        """What was committed when somebody asked for it, and when that was by the log's clock."""
 
     def opened(self, view: NodeView) -> None:
         connection = view.store.writer.connection
@@ -175,7 +175,7 @@ class Entries:
     def submitted(self, controller: Controller, command: Command) -> None:
         """A leader is to run it."""
         if isinstance(command, TrimStream):
-            self._asked[id(command)] = command, controller.committed_lsn
+            self._asked[id(command)] = command, controller.committed_lsn, controller.log_now_ms()
 
     def is_heard(self, connection: apsw.Connection) -> bool:
         """Whether it is a node's, which has not crashed."""
@@ -345,14 +345,17 @@ class Entries:
             if known[-1][1] != now:
                 known.append((context.lsn, now))
 
-    def _allowed(self, view: NodeView, command: TrimStream, limits: Retention) -> list[Retention]:
+    def _allowed(
+        self, view: NodeView, command: TrimStream, limits: Retention
+    ) -> tuple[list[Retention], int]:
         """By which limits a stream may be trimmed: those of before, too, where whoever asked for it
-        could not know yet that others were to come."""
-        _, committed_lsn = self._asked.pop(id(command), (command, view.committed_lsn))
+        could not know yet that others were to come. And when it was asked for, by the clock that
+        the leader had then: that may have jumped back since."""
+        _, committed_lsn, asked_ms = self._asked.pop(id(command), (command, view.committed_lsn, 0))
         known = self._limits.get((view.name, command.stream_id), [])
         ends = [lsn for lsn, _ in known[1:]]
         before = [each for (_, each), end in zip(known, ends, strict=False) if end > committed_lsn]
-        return [limits, *before]
+        return [limits, *before], asked_ms
 
     def _check_trim(
         self, view: NodeView, context: Context, command: TrimStream, before: list[Any]
@@ -376,10 +379,10 @@ class Entries:
         if view.controller is None or not view.controller.leads:
             # Its leader has answered for it.
             return
-        allowed = self._allowed(view, command, spec.retention)
+        allowed, asked_ms = self._allowed(view, command, spec.retention)
         left = sum(batch[3] for batch in before)
         for base, count, append_ms, size, _lsn in dropped:
-            age_ms = context.now_ms - append_ms
+            age_ms = max(context.now_ms, asked_ms) - append_ms
             is_old = any(0 < limits.max_age_ms < age_ms for limits in allowed)
             is_over = left > size and any(0 < limits.max_bytes < left for limits in allowed)
             if not is_old and not is_over:
