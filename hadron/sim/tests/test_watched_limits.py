@@ -23,6 +23,7 @@ from hadron.state.streams.retention import TrimStream
 
 MUCH = Retention(max_bytes=1_000_000)
 LITTLE = Retention(max_bytes=1_000)
+SHORT = Retention(max_age_ms=11_000)
 
 
 class Leader:
@@ -41,7 +42,10 @@ class Leader:
             Cursors(self._complaints, Awaited(self._complaints)),
         )
         quorum = SimpleNamespace(committed=0)
-        self._controller = SimpleNamespace(leads=True, committed_lsn=0, quorum=quorum)
+        self.clock_ms = 10_000
+        self._controller = SimpleNamespace(
+            leads=True, committed_lsn=0, quorum=quorum, log_now_ms=lambda: self.clock_ms
+        )
         store: Any = SimpleNamespace(writer=SimpleNamespace(connection=db))
         volume: Any = SimpleNamespace(is_dead=False)
         self._view = NodeView("n2", store, volume)
@@ -139,3 +143,15 @@ def test_limits_that_were_rolled_back_were_never_there(leader: Leader) -> None:
     leader.declares(10, LITTLE)
     leader.declares(10, MUCH)
     assert leader.trims(11, leader.asks(9)) == ["D2 retention drops what is due"]
+
+
+@pytest.mark.parametrize(
+    ("asked_ms", "told"), [(11_000, ["D2 retention drops what is due"]), (11_001, [])]
+)
+def test_what_was_due_when_it_was_asked_for_may_go(
+    leader: Leader, asked_ms: int, told: list[str]
+) -> None:
+    """Its leader's clock has jumped back since, and the entry's stamp is of before."""
+    leader.open(SHORT)
+    leader.clock_ms = asked_ms
+    assert leader.trims(11, leader.asks(9)) == told
