@@ -35,6 +35,7 @@ from hadron.model.batch_building import too_large
 from hadron.model.errors import ClosedError, HadronError
 from hadron.model.limits import MAX_VALUE_BYTES, RECORD_OVERHEAD_BYTES
 from hadron.model.record import BYTES, TEXT, NewRecord, encode_value
+from hadron.model.words import counted
 
 _log = logging.getLogger(__name__)
 
@@ -195,7 +196,8 @@ class Outbox:
         if self._failed and ending.logs:
             error = self._failed[0]._error
             count = len(self._failed) + self._more_failed
-            _log.warning("%d records were not sent: %s", count, error)
+            those = counted(count, "record was", "records were")
+            _log.warning("%s not sent: %s", those, error)
         elif not ending.logs:
             self._raise_failure()
 

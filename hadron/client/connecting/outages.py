@@ -23,6 +23,10 @@ TELL_AFTER_S: Final = 2.0
 """What waits for longer than this is logged as a warning, which commands show: somebody who waits
 should know for what. A leader's restart on this side of it goes unnoticed."""
 
+_STILL_S: Final = 3.0
+"""So much too late no event loop is that only has much to do; leaders begin to doubt its program
+then (a member's heartbeats, a server's)."""
+
 _LEISURE: Final = 5
 """Rounds of `TELL_AFTER_S` from one question to the next when nothing waits. One node is asked, so
 that a thousand idle clients of three nodes cost each of them some thirty small answers a second."""
@@ -111,8 +115,16 @@ class Lookout:
         """Rounds, until cancelled."""
         rounds = 0
         while True:
+            due_s = anyio.current_time() + TELL_AFTER_S
             await anyio.sleep(TELL_AFTER_S)
             rounds += 1
+            if (late_s := anyio.current_time() - due_s) > _STILL_S:
+                _log.warning(
+                    "this program's event loop stood still for %.0f s: what it consumes and serves "
+                    "goes to others then; what blocks the loop (`time.sleep`, a library that does "
+                    "not await) belongs in a thread",
+                    late_s,
+                )
             try:
                 if self._tell() or self._hurried:
                     self._hurried = False

@@ -96,7 +96,7 @@ class Session(Unpicklable):
         self.endpoint = endpoint
         self.ports = ports
         self.background = background
-        self.request_timeout_s = seconds_of("request_timeout_s", request_timeout_s, 0)
+        self.request_timeout_s = seconds_of("request_timeout_s", request_timeout_s, 0.001)
         self.topology = Topology()
         self.closed: HadronError | None = None
         self.on_close: dict[Callable[[], None], None] = {}

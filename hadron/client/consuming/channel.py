@@ -89,6 +89,10 @@ class Channel:
         self.acks = AckBuffer()
         self.unconfirmed = 0
         """Records acknowledged on the call without a confirmation yet."""
+        self.brought = 0
+        """Records that have come on the call."""
+        self.is_answered = False
+        """Whether the program has acknowledged any of them, given back, or is still at work."""
         self.heard = True
         """Whether the leader has said anything since somebody last looked."""
         self.silent_beats = 0
@@ -196,6 +200,7 @@ class Channel:
 
     def acknowledge(self, parcel: Parcel, first: int, last: int) -> None:
         """Collect an ack; after the call has ended it is sent on the next one."""
+        self.is_answered = True
         if self.alive:
             if self.has_revoked:
                 self.acks.touched.add(parcel.number)
@@ -297,6 +302,7 @@ class Channel:
         unseen: bool = False,
     ) -> None:
         """Give records back, to be delivered again after `delay_ms`; None is up to the leader."""
+        self.is_answered = True
         if self.alive:
             self.send_acks()
             for some in portions([AckRange(number, first, last) for first, last in ranges]):
@@ -307,6 +313,7 @@ class Channel:
 
     def send_extend(self, number: int, ranges: Iterable[Range]) -> None:
         """Start the ack deadline of a parcel again."""
+        self.is_answered = True
         if self.alive:
             self.acks.touched.add(number)
             for some in portions([AckRange(number, first, last) for first, last in ranges]):
@@ -401,6 +408,7 @@ class Parcel:
         self.ends_batch = ends_batch
         self._granted = False
         self._skipped: RangeSet | None = None
+        channel.brought += self.last - self.first + 1
         channel.lay(self)
 
     def skip(self, first: int, last: int) -> None:

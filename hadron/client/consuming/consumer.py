@@ -8,6 +8,7 @@ loop, when the loop over deliveries runs dry, or when many have gathered.
 from __future__ import annotations
 
 import logging
+import math
 from collections import deque
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
 from itertools import repeat
@@ -43,6 +44,10 @@ _BEAT: Final = 0.75
 _OTHERS_S: Final = 3.0
 """For partitions that do not answer, once a member is known at another one: its records wait for
 the program to enter the block. A region that is cut off counts as silent only after 15 s."""
+
+_STUCK_S: Final = 10.0
+"""A program that has got all that it may have at once, has acknowledged none of it, and has waited
+for so long for more, has probably forgotten to."""
 
 _LEAVE_S: Final = 5.0
 """For acks at leaving, while a partition is away: what is lost then is delivered again."""
@@ -94,6 +99,9 @@ class Consumer(Unpicklable, AckSender):
         self._paused = False
         self._told_late = False
         self._told_nack = False
+        self._told_stuck = False
+        self._dry_since_s = math.inf
+        """Since when the program asks for more, and nothing is there."""
         self._said = 0
         """To leaders, besides what goes together."""
         self._record_type = record_type(settings.value_deserializer)
@@ -244,6 +252,7 @@ class Consumer(Unpicklable, AckSender):
                 return None
             self._check_failure()
             self.send_acks()
+            self._dry_since_s = min(self._dry_since_s, self._clock())
             await self._wait_news()
 
     def next_parcel_now(self) -> Parcel | None:
@@ -251,6 +260,7 @@ class Consumer(Unpicklable, AckSender):
         while self._parcels:
             parcel = self._parcels.popleft()
             if self.holds(parcel.channel):
+                self._dry_since_s = math.inf
                 return parcel
         return None
 
@@ -511,6 +521,21 @@ class Consumer(Unpicklable, AckSender):
             for membership in self._memberships.values():
                 if membership.channel is not None:
                     membership.channel.acks.look()
+                    self._look_whether_stuck(membership.channel)
+
+    def _look_whether_stuck(self, channel: Channel) -> None:
+        """Say once that the program waits for records, and they for its acknowledgements."""
+        waits_s = self._clock() - self._dry_since_s
+        holds_all = not channel.is_answered and channel.brought == self.max_in_flight
+        if holds_all and waits_s >= _STUCK_S and not self._told_stuck:
+            self._told_stuck = True
+            _log.warning(
+                "this member of %s has got all that it may have at once of %s (max_in_flight=%d), "
+                "and acknowledged nothing: it gets more once it calls `.ack()` on some",
+                self._settings.group,
+                self._stream.name,
+                self.max_in_flight,
+            )
 
     def give_old_back(self, before: float) -> None:
         """Give back what came before then, and has not been handed out."""

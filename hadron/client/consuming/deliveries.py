@@ -180,13 +180,11 @@ class AnyDeliveryBatch(msgspec.Struct, Generic[S], eq=False):
 
 
 def _claim(source: Source, partition: str, ranges: Iterable[tuple[Parcel, int, int]]) -> Claim:
-    return Claim(
-        source.session,
-        partition,
-        source.stream,
-        source.group,
-        [Claimed(parcel.ballot, parcel.number, first, last) for parcel, first, last in ranges],
-    )
+    claimed = []
+    for parcel, first, last in ranges:
+        parcel.channel.is_answered = True
+        claimed.append(Claimed(parcel.ballot, parcel.number, first, last))
+    return Claim(source.session, partition, source.stream, source.group, claimed)
 
 
 def _acknowledged(what: object) -> RequestError:

@@ -12,6 +12,7 @@ from typing import Any, Final, Literal
 
 from hadron.client.terms.arguments import (
     check_deserializer,
+    flag_of,
     instant_ms,
     seconds_of,
     text_of,
@@ -70,8 +71,8 @@ class MemberSettings:
                 f"{self.order!r} is not an order of deliveries",
                 f"use {', '.join(map(repr, ORDERS))}",
             )
-        if self.ephemeral not in (None, True, False):
-            raise RequestError(f"ephemeral {self.ephemeral!r} is no answer", "True or False")
+        if self.ephemeral is not None:
+            flag_of("ephemeral", self.ephemeral)
         plain: dict[str, Any] = {"group": text_of("group", self.group)}
         for name in ("dead_letter", "member"):
             text = getattr(self, name)

@@ -171,6 +171,8 @@ class PartitionSender:
         self._backoff.reset()
         self._tries = 0
         self.is_away = False
+        if self._told:
+            _log.warning("records for %s are sent again", self.accumulator.partition)
         self._troubled_since_s, self._told = None, False
         self._silent_since_s = anyio.current_time()
         if answer.HasField("mismatch"):

@@ -20,6 +20,7 @@ from hadron.client.connecting.session import Session
 from hadron.client.reading.prefetch import FOLLOW_WAIT_MS, Prefetch
 from hadron.client.reading.slices import slice_batch
 from hadron.client.schema.catalog import Catalog
+from hadron.client.terms.arguments import flag_of
 from hadron.client.terms.opening import AsyncLoop
 from hadron.client.terms.results import PartitionOffsets
 from hadron.model.errors import (
@@ -70,6 +71,7 @@ class ReadPlan(msgspec.Struct, frozen=True, kw_only=True):
 
     def check(self) -> None:
         """Raises `RequestError` naming the argument that makes no sense."""
+        flag_of("follow", self.follow)
         if isinstance(self.offset, bool) or not (
             isinstance(self.offset, datetime)
             or self.offset in ("earliest", "latest")

@@ -10,6 +10,7 @@ from hadron.client.connecting.session import Session
 from hadron.client.schema.catalog import Catalog
 from hadron.client.terms.arguments import (
     ObjectName,
+    flag_of,
     kind_or_none_of,
     names_of,
     objects_of,
@@ -37,6 +38,7 @@ class Declarations:
         self._catalog = catalog
 
     async def apply(self, given: Declared, *, dry_run: bool, allow_destructive: bool) -> Applied:
+        flag_of("dry_run", dry_run), flag_of("allow_destructive", allow_destructive)
         objects = declared(given)
         applied = await self._catalog.apply(
             objects, dry_run=dry_run, allow_destructive=allow_destructive
@@ -48,6 +50,7 @@ class Declarations:
     async def delete(
         self, names: Sequence[ObjectName] | ObjectName, *, dry_run: bool, allow_destructive: bool
     ) -> list[SchemaObject]:
+        flag_of("dry_run", dry_run), flag_of("allow_destructive", allow_destructive)
         return await self._catalog.delete(
             objects_of(names), dry_run=dry_run, allow_destructive=allow_destructive
         )

@@ -122,6 +122,14 @@ def kind_or_none_of(value: Any) -> str:
     return proper_kind(kind) if kind else ""
 
 
+def flag_of(name: str, value: Any) -> bool:
+    """True or False, and nothing that Python merely takes for one: of "no" it thinks that it is
+    true. Raises `RequestError`."""
+    if value is True or value is False:
+        return bool(value)
+    raise RequestError(f"{name} {value!r} is no answer", "True or False")
+
+
 def whole_of(name: str, value: Any, least: int, most: int | None = None) -> int:
     """An integer within bounds, both inclusive. Raises `RequestError`."""
     number = _index(value)

@@ -48,7 +48,7 @@ _BLOCKING: Final = "or take the blocking client: `with hadron.connect_sync(...)`
 
 
 class AsyncLoop:
-    """What `for` is told where `async for` is meant."""
+    """What `for` and `await` are told where `async for` is meant."""
 
     if not TYPE_CHECKING:
 
@@ -56,6 +56,12 @@ class AsyncLoop:
             raise RequestError(
                 "`for` does not wait for what belongs to an event loop",
                 f"write `async for`, {_BLOCKING}",
+            )
+
+        def __await__(self) -> NoReturn:
+            raise RequestError(
+                "`await` waits for one result, and these come one after the other",
+                "write `async for ... in`, or `[each async for each in ...]` for a list of all",
             )
 
 

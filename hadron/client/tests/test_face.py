@@ -88,6 +88,27 @@ async def test_forgetting_async_before_for_says_so() -> None:
                 with pytest.raises(RequestError, match="`for` does not wait") as caught:
                     list(each)
                 assert "write `async for`" in caught.value.hint
+                with pytest.raises(RequestError, match="`await` waits for one result") as caught:
+                    await each
+                assert "write `async for ... in`" in caught.value.hint
+
+
+@both
+async def test_only_true_and_false_are_answers() -> None:
+    """Python takes "no" for true."""
+    no: Any = "no"
+    async with served() as (_, client):
+        await client.create_stream("s")
+        with pytest.raises(RequestError, match="follow 'no' is no answer"):
+            client.read("s", follow=no)
+        with pytest.raises(RequestError, match="ephemeral 'no' is no answer"):
+            client.subscribe("s", group="g", ephemeral=no)
+        for flag in ("dry_run", "allow_destructive"):
+            with pytest.raises(RequestError, match=f"{flag} 'no' is no answer"):
+                await client.delete(("Stream", "default", "s"), **{flag: no})
+            with pytest.raises(RequestError, match=f"{flag} 'no' is no answer"):
+                await client.apply({"kind": "Stream", "name": "t"}, **{flag: no})
+        assert len(await client.objects("Stream")) == 1
 
 
 @both

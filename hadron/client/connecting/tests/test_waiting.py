@@ -5,9 +5,11 @@ from __future__ import annotations
 
 import logging
 import re
+import time
 
 import pytest
 import trio
+import trio.testing
 
 from hadron.client import connect
 from hadron.client.connecting import outages, session
@@ -73,12 +75,27 @@ async def test_records_without_a_leader(told: pytest.LogCaptureFixture) -> None:
         assert told.messages == [], "too short to be worth a word"
         node.refusals.extend([NotReadyError("no majority")] * 6)
         await producer.send(b"1")
-        (message,) = told.messages
+        message, back = told.messages
         assert message == "waiting to send to local/p0 (1 unsent or unconfirmed): no majority"
+        assert back == "records for local/p0 are sent again"
         # The next outage is another one.
         node.refusals.extend([NotReadyError("no majority again")] * 6)
         await producer.send(b"2")
-        assert len(told.messages) == 2
+        assert len(told.messages) == 4
+
+
+async def test_a_loop_that_stood_still_is_told_once(
+    told: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By what blocks it, or because the process or its machine was stopped."""
+    monkeypatch.setattr(outages, "_STILL_S", 0.3)
+    async with served():
+        await trio.testing.wait_all_tasks_blocked()
+        time.sleep(0.6)  # noqa: ASYNC251 - that is what it is about
+        await until(lambda: bool(told.messages))
+        await trio.sleep(0.3)
+        (message,) = told.messages
+        assert message.startswith("this program's event loop stood still for ")
 
 
 class _WholePauses(SystemRandom):
