@@ -342,8 +342,73 @@ class Client(
 
         Raises `SchemaError` when the cluster refuses it, or has it with other settings.
         """
-        kept = retention_of(retention, max_age, max_bytes)
-        return await self._declarations.create_stream(name, partitions, kept, description, keys)
+        fields = {
+            "partitions": partitions,
+            "retention": retention_of(retention, max_age, max_bytes),
+            "description": description,
+            "keys": keys,
+        }
+        return await self._declarations.create("Stream", name, fields, where="partitions")
+
+    async def create_endpoint(
+        self,
+        name: str,
+        *,
+        replica_set: str | None = None,
+        input: Literal["single", "stream"] = "single",
+        output: Literal["single", "stream"] = "single",
+        idempotent: bool = False,
+        hedge_after: str | None = None,
+        max_waiting: int | None = None,
+        description: str = "",
+    ) -> SchemaObject:
+        """Declare an endpoint, which `serve` serves and `call` calls, as `create_stream` does a
+        stream.
+
+        Args:
+            replica_set: whose leader connects callers and servers; None is the cluster's only one.
+            input, output: one value each, or a "stream" of as many as there are.
+            idempotent: a call may be run twice: it goes elsewhere when its server is lost.
+            hedge_after: give an idempotent call to a second server as well after so long: "200ms".
+            max_waiting: calls that wait while all servers are busy (1,000); more are refused.
+        """
+        fields = {
+            "replica_set": replica_set,
+            "input": input,
+            "output": output,
+            "idempotent": idempotent,
+            "hedge_after": hedge_after,
+            "max_waiting": max_waiting,
+            "description": description,
+        }
+        return await self._declarations.create("Endpoint", name, fields, where="replica_set")
+
+    async def create_exchange(
+        self,
+        name: str,
+        *,
+        replica_set: str | None = None,
+        from_stream: str | None = None,
+        topic: str | None = None,
+        to_stream: str | None = None,
+        description: str = "",
+    ) -> SchemaObject:
+        """Declare an exchange, for `exchange(name)`, as `create_stream` does a stream.
+
+        Args:
+            replica_set: whose leader knows the subscribers; None is the cluster's only one.
+            from_stream: the stream whose records are published on it.
+            topic: of these, such as "flying.{type}"; None is their type.
+            to_stream: the stream where what is published is logged, with the topic as its type.
+        """
+        fields = {
+            "replica_set": replica_set,
+            "from_stream": from_stream,
+            "topic": topic,
+            "to_stream": to_stream,
+            "description": description,
+        }
+        return await self._declarations.create("Exchange", name, fields, where="replica_set")
 
     async def apply(
         self, objects: Declared, *, dry_run: bool = False, allow_destructive: bool = False

@@ -19,15 +19,15 @@ from hadron.client.terms.arguments import (
 )
 from hadron.client.terms.results import Applied
 from hadron.model.documents.reading import Declared, declared
-from hadron.model.documents.rendering import differences
+from hadron.model.documents.rendering import differences, to_document
 from hadron.model.errors import RequestError, SchemaError
 from hadron.model.kinds import only_stored
-from hadron.model.schema import SchemaObject, StreamSpec
+from hadron.model.schema import SchemaObject
 
 _log = logging.getLogger(__name__)
 
 HOW_TO_CHANGE: Final = "`apply` changes it"
-"""What is told of a stream that exists otherwise; doors have another word for it."""
+"""What is told of an object that exists otherwise; doors have another word for it."""
 
 
 class Declarations:
@@ -64,41 +64,40 @@ class Declarations:
         )
         return await self._catalog.listed(found, within)
 
-    async def create_stream(
-        self,
-        name: str,
-        partitions: str | Sequence[str] | None,
-        retention: Mapping[str, str | int] | None,
-        description: str,
-        keys: str,
+    async def create(
+        self, kind: str, name: str, fields: Mapping[str, Any], *, where: str
     ) -> SchemaObject:
+        """Declare an object with these fields; one that is there already is returned.
+
+        Args:
+            where: the field that says on which replica sets it is. Where that is None they are
+                those that it has, or else the cluster's only one.
+        """
         name = text_of("name", name)
-        chosen = names_of("partitions", partitions)
         namespace = self._session.endpoint.namespace
-        document: dict[str, Any] = {
-            "kind": "Stream",
-            "namespace": namespace,
-            "name": name,
-            "description": description,
-            "retention": retention,
-            "keys": keys,
-        }
+        several = where == "partitions"
+        chosen: list[str] | None = None
+        if several:
+            chosen = names_of(where, fields[where])
+        elif fields[where] is not None:
+            chosen = [text_of(where, fields[where])]
 
         async def wanted(known: Sequence[SchemaObject]) -> SchemaObject:
-            if chosen is not None:
-                document["partitions"] = chosen
-            elif known:
-                document["partitions"] = list(_partitions_of(known[0]))
+            given: dict[str, Any] = {"kind": kind, "namespace": namespace, "name": name}
+            given |= {key: value for key, value in fields.items() if value is not None}
+            if chosen is None and known:
+                given[where] = to_document(known[0])[where]
             else:
-                document["partitions"] = list(await self._only_set(name))
-            (item,) = declared(document)
+                sets = list(await self._only_set(name, where) if chosen is None else chosen)
+                given[where] = sets if several else sets[0]
+            (item,) = declared(given)
             return item
 
         # Any node says so where it is there already: a program may start while the leader is away.
-        known = await self._catalog.objects("Stream", namespace, name)
+        known = await self._catalog.objects(kind, namespace, name)
         if known and not differences(known[0], await wanted(known)):
             return known[0]
-        known, since = await self._catalog.latest("Stream", namespace, name)
+        known, since = await self._catalog.latest(kind, namespace, name)
         item = await wanted(known)
         if not known:
             try:
@@ -106,7 +105,7 @@ class Declarations:
                     [item], dry_run=False, allow_destructive=False, since=since
                 )
             except SchemaError:
-                known, _ = await self._catalog.latest("Stream", namespace, name)
+                known, _ = await self._catalog.latest(kind, namespace, name)
                 if not known:
                     raise
                 # Somebody else was quicker.
@@ -118,18 +117,13 @@ class Declarations:
             raise SchemaError(f"{item.label} exists with other settings: {other}", HOW_TO_CHANGE)
         return known[0]
 
-    async def _only_set(self, name: str) -> Sequence[str]:
-        """The cluster's replica set, if it has one only: where records lie is not to be guessed."""
+    async def _only_set(self, name: str, where: str) -> Sequence[str]:
+        """The cluster's replica set, if it has one only: where data lies is not to be guessed."""
         await self._session.refresh()
         names = self._session.topology.names()
         if len(names) != 1:
             raise RequestError(
                 f"the cluster has {len(names)} replica sets: {', '.join(names)}",
-                f"say where the records of {name!r} shall lie: partitions=[...]",
+                f"say on which {name!r} shall be: {where}={'[...]' if where[-1] == 's' else '...'}",
             )
         return names
-
-
-def _partitions_of(stream: SchemaObject) -> Sequence[str]:
-    assert isinstance(stream.spec, StreamSpec)
-    return stream.spec.partitions

@@ -63,6 +63,8 @@ CLIENT = {
     "close",
     "complete_stages",
     "control_backfill",
+    "create_endpoint",
+    "create_exchange",
     "create_stream",
     "delete",
     "delete_group",

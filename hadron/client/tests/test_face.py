@@ -20,6 +20,7 @@ import pytest
 
 import hadron
 from hadron.client.terms.arguments import objects_of
+from hadron.client.tests.fake_node import FakeNode
 from hadron.client.tests.support import both, served
 from hadron.model.batch_building import encode_values
 from hadron.model.documents.reading import declared
@@ -33,6 +34,7 @@ from hadron.model.errors import (
 from hadron.model.record import NewRecord, encode_value
 from hadron.model.record_batch import decode_batch
 from hadron.model.schema import Retention, SchemaObject, StreamSpec
+from hadron.model.services import EndpointSpec, ExchangeSpec
 
 # --- what is forgotten --------------------------------------------------------------------------
 
@@ -479,6 +481,33 @@ async def test_what_a_stream_keeps_is_given_whole_or_in_parts() -> None:
             assert made.spec.retention == Retention(max_age_ms=7 * 86_400_000, max_bytes=10 << 30)
         with pytest.raises(RequestError, match="retention and max_bytes are given"):
             await client.create_stream("d", retention={"max_age": "1h"}, max_bytes=1_000)
+
+
+@both
+async def test_endpoints_and_exchanges_are_created() -> None:
+    async with served() as (_, client):
+        endpoint = await client.create_endpoint("quote", idempotent=True, hedge_after="200ms")
+        wanted = EndpointSpec(replica_set="local/p0", idempotent=True, hedge_after_ms=200)
+        assert endpoint.spec == wanted
+        again = await client.create_endpoint("quote", idempotent=True, hedge_after="0.2s")
+        assert again == endpoint
+        with pytest.raises(SchemaError, match=r"exists with other settings: idempotent is true"):
+            await client.create_endpoint("quote")
+        exchange = await client.create_exchange("prices", from_stream="s", topic="a.{type}")
+        assert exchange.spec == ExchangeSpec(
+            replica_set="local/p0", from_stream="s", topic="a.{type}"
+        )
+        with pytest.raises(SchemaError, match="input"):
+            await client.create_endpoint("e", input="many")  # type: ignore[arg-type]
+        with pytest.raises(RequestError, match=r"^replica_set 5 "):
+            await client.create_endpoint("e", replica_set=5)  # type: ignore[arg-type]
+    async with served(FakeNode(partitions=("a/p0", "b/p0"))) as (_, client):
+        with pytest.raises(RequestError, match="has 2 replica sets: a/p0, b/p0") as caught:
+            await client.create_exchange("prices")
+        assert "replica_set=" in caught.value.hint
+        made = await client.create_exchange("prices", replica_set="b/p0")
+        # Where it is need not be said again.
+        assert await client.create_exchange("prices") == made
 
 
 @both

@@ -8,11 +8,9 @@ from typing import Any
 import anyio
 import anyio.lowlevel
 import pytest
-import trio
 
 from hadron.client import Client
 from hadron.client.connecting.ports import ClientPorts
-from hadron.client.consuming import consumer
 from hadron.client.consuming.deliveries import Delivery
 from hadron.client.tests.fake_node import FakeNode
 from hadron.client.tests.support import HandClock, both, served, start, until
@@ -145,28 +143,6 @@ async def test_what_was_acknowledged_is_neither_late_nor_given_back(
         assert caplog.messages == []
         await taken[2].ack()
         assert ["after the subscription had been" in each for each in caplog.messages] == [True]
-
-
-@pytest.mark.parametrize("forgets", [True, False])
-async def test_who_waits_for_more_and_has_acknowledged_nothing_is_told(
-    forgets: bool, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    monkeypatch.setattr(consumer, "_STUCK_S", 0.05)
-    monkeypatch.setattr(consumer, "_NO_DEADLINE_S", 0.1)
-    told = "max_in_flight=3), and acknowledged nothing"
-    async with served() as (_, client):
-        await fill(client, 5)
-        async with client.subscribe("s", group="g", max_in_flight=3) as subscription:
-            for _ in range(3):
-                delivery = await anext(subscription)
-            if not forgets:
-                await delivery.ack()
-            with trio.move_on_after(60 if forgets else 0.3):
-                async with trio.open_nursery() as nursery:
-                    nursery.start_soon(anext, subscription)
-                    await until(lambda: told in caplog.text)
-                    nursery.cancel_scope.cancel()
-    assert caplog.text.count(told) == int(forgets)
 
 
 @both
