@@ -157,7 +157,10 @@ def _has(view: NodeView, things: Iterable[_Thing]) -> bool:
 
 def _is_so(view: NodeView, thing: _Thing) -> bool:
     if isinstance(thing, RegisteredSet):
-        return True
+        known = view.select(
+            "SELECT uuid, epoch, metadata_index FROM hadron_replica_set WHERE name = ?", thing.name
+        )
+        return bool(known == (thing.uuid, thing.epoch, thing.metadata_index))
     found = view.select("SELECT metadata_index FROM hadron_schema_object WHERE id = ?", thing.id)
     if isinstance(thing, Tombstone):
         return found is None
