@@ -69,6 +69,7 @@ def command(
     grpc = f"127.0.0.1:{grpc_port}" if grpc_port else None
     if grpc is not None:
         _check_port(grpc, "--grpc-port")
+    _check_apart({"--port": address, "--http-port": http, "--grpc-port": grpc})
     # `hadron restore --data` begins an epoch.
     config = single_node_config(
         data,
@@ -114,6 +115,19 @@ def _http(port: int, given: int | None) -> tuple[str | None, str]:
             raise
         return None, f"HTTP is not served: port {chosen} is in use (--http-port chooses another)\n"
     return address, ""
+
+
+def _check_apart(addresses: dict[str, str | None]) -> None:
+    """Raises `ConfigurationError` when two options have one port."""
+    from hadron.model.errors import ConfigurationError
+
+    first: dict[str, str] = {}
+    for option, address in addresses.items():
+        if address is not None and (other := first.setdefault(address, option)) != option:
+            raise ConfigurationError(
+                f"{other} and {option} are one port: {address.rpartition(':')[2]}",
+                f"choose another one with {option}",
+            )
 
 
 def _check_port(address: str, option: str) -> None:

@@ -14,6 +14,7 @@ import hadron
 from hadron.cli.commands import delete
 from hadron.cli.flags import flags_of, in_flags
 from hadron.cli.tests.support import run_text
+from hadron.node.supervision.cluster import free_ports
 
 _ROOMS: Final = (
     *("model", "state", "serving", "partition", "delivery", "exchanges", "endpoints"),
@@ -78,3 +79,16 @@ def test_no_error_of_what_all_doors_share_names_an_option() -> None:
         if _names_an_option(text)
     ]
     assert found == []
+
+
+def test_two_doors_of_a_node_have_two_ports(tmp_path: Path) -> None:
+    port = str(free_ports(1)[0])
+    data = ("--data", str(tmp_path / "d"))
+    for options in (("--port", port, "--http-port", port), ("--port", port, "--grpc-port", port)):
+        refused = run_text("dev", *data, *options)
+        assert refused.returncode == 1
+        assert refused.stderr == (
+            f"error: --port and {options[2]} are one port: {port}\n"
+            f"hint: choose another one with {options[2]}\n"
+        )
+    assert not (tmp_path / "d").exists()
